@@ -358,9 +358,11 @@ class PlanPath(Board):
 
     def _describe(self) -> str:
         (r, c), goal = self.position, self.goal
-        if self.view == "cells":
-            blocked = [(r + i, c + j) for i in range(-r - 1, self.rows - r + 1) for j in range(-c - 1, self.cols - c + 1)]
-            return self._cells()
+        if self.view == "cells":  # offsets, and the edge of the board is a wall as well: all that a step depends on
+            near = {(r + i, c + j) for i in (-1, 0, 1) for j in (-1, 0, 1)}
+            walls = sorted(self.walls | {cell for cell in near if not self._free(cell)})
+            offsets = " ".join(f"({i - r:+d},{j - c:+d})" for i, j in walls)
+            return f"at ({r},{c}) goal ({goal[0] - r:+d},{goal[1] - c:+d}) walls {offsets or 'none'}"
         grid = "\n".join(
             " ".join(
                 "P" if (i, j) == (r, c) else "G" if (i, j) == goal else "#" if (i, j) in self.walls else "."
