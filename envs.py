@@ -11,10 +11,13 @@ No torch in this file.
 from __future__ import annotations
 
 import copy
+import importlib
 import json
 import re
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -76,8 +79,10 @@ def make_env(task: str, workflow: str = "mas", **options: Any) -> Env:
     """Build an environment (call `reset(seed=)` before use). ValueError on an unknown task, workflow or option."""
     if task not in TASKS:
         raise ValueError(f"unknown task {task!r}: choose one of {', '.join(TASKS)}")
+    module, name = TASKS[task].split(":")
+    task_class = getattr(importlib.import_module(module), name)
     try:
-        return TASKS[task](workflow=workflow, **options)
+        return task_class(workflow=workflow, **options)
     except TypeError as error:  # an option this task does not have
         raise ValueError(f"task {task!r}: {error}") from None
 
@@ -127,7 +132,11 @@ def render_answer(answer: list) -> str:
     >>> render_answer(["U", [1, "x"]])
     '[U, [1, x]]'
     """
-    return "[" + ", ".join(render_answer(part) if isinstance(part, list) else str(part) for part in answer[:MAX_MOVES]) + "]"
+    return (
+        "["
+        + ", ".join(render_answer(part) if isinstance(part, list) else str(part) for part in answer[:MAX_MOVES])
+        + "]"
+    )
 
 
 def parse_moves(answer: list) -> list[str | None]:
@@ -139,6 +148,8 @@ def parse_moves(answer: list) -> list[str | None]:
 
 BoardT = TypeVar("BoardT", bound="Board")
 FIRST_TURN = "This is the first turn."
+PROGRAM = "Write one program in a fenced ```python block; it gets no input, and what it prints is read as your answer. "
+TOOL_SECONDS = 5.0  # wall-clock limit of the tool user's program
 
 
 @dataclass(frozen=True)
@@ -158,8 +169,10 @@ class Board:
     workflow `mas`: a tool user proposes an answer, then the planner, who sees the proposal, decides (sequential).
     workflow `single`: the planner alone.
     tool `direct`: the tool user writes its proposal itself as an answer line.
+    tool `python`: it writes a fenced program, run in the sandbox, and the answer line that this prints is the proposal.
 
     Local rewards (paper, appendix): planner .1 format + .1 legal + .8 * act; tool user .1 format + .1 executes + .8 * propose.
+    `executes`: the proposed answer is legal (direct), the program ran without an error (python).
     The tool user's team reward is what the team would get if its proposal were the team's answer, computed on a copy.
 
     A subclass says how to make a level (`_generate`), draw it (`_describe`), explain it (`RULES`, `ANSWER`) and apply an
@@ -174,14 +187,15 @@ class Board:
         workflows = {"mas": ("tool_user", "planner"), "single": ("planner",)}
         if workflow not in workflows:
             raise ValueError(f"workflow={workflow!r}: a board task has {' or '.join(workflows)}")
-        if tool != "direct":
-            raise ValueError(f"tool={tool!r}: choose 'direct'")
+        if tool not in ("direct", "python"):
+            raise ValueError(f"tool={tool!r}: choose 'direct' or 'python'")
         self.agents = workflows[workflow]
         self.tool = tool
         self.fixed = False  # True for a level given as text
         self.done = self.solved = False
         self.proposal: str | None = None  # the tool user's answer of this turn, as the planner will see it
         self.note = FIRST_TURN
+        self.best = 0.0  # highest potential of the episode so far, see `_new_high`
 
     def _generate(self, rng: np.random.Generator) -> None:
         raise NotImplementedError
@@ -192,10 +206,23 @@ class Board:
     def _apply(self, answer: list) -> Outcome:
         raise NotImplementedError
 
+    def noisy_answer(self, rng: np.random.Generator, good: float) -> str:
+        """An answer in the right format, good with this probability and random otherwise (for warm starts)."""
+        raise NotImplementedError
+
     def _load(self) -> None:
         """Set the state to the start of the current level; subclasses extend it."""
         self.done = self.solved = False
-        self.proposal, self.note = None, FIRST_TURN
+        self.proposal, self.note, self.best = None, FIRST_TURN, 0.0
+
+    def _new_high(self, potential: float) -> float:
+        """How far this raises the best potential of the episode (0 at the start, 1 when solved, never more).
+
+        The shares of an episode add up to its best potential, whatever the plans: only what is new pays, and it pays once.
+        """
+        gain = max(0.0, potential - self.best)
+        self.best += gain
+        return gain
 
     def reset(self: BoardT, seed: int) -> BoardT:
         """Make the level of this seed (a level that was given as text stays itself) and start it."""
@@ -213,11 +240,12 @@ class Board:
             "tool_user": "You are the tool user. You propose an answer; the planner sees it and decides.",
             "planner": "You are the planner. Your answer is what the team does.",
         }[agent]
+        program = PROGRAM if agent == "tool_user" and self.tool == "python" else ""
         state = [agent, self._describe()]
         if agent == "planner" and "tool_user" in self.agents:
             state.append(f"proposal {self.proposal or 'none'}")
         return [
-            {"role": "system", "content": f"{self.RULES}\n{role}\n{self.ANSWER}"},
+            {"role": "system", "content": f"{self.RULES}\n{role}\n{program}{self.ANSWER}"},
             {"role": "user", "content": "\n".join(state)},
         ]
 
@@ -225,23 +253,47 @@ class Board:
         self._check(agent)
         if self.done:
             return Reward(0.0, 0.0, {"format": 0.0})
-        answer = parse_answer(text)
         if agent == "tool_user":
-            self.proposal = None if answer is None else render_answer(answer)
-            outcome = self.copy()._apply(answer or [])
-            executes = answer is not None and outcome.legal
-            local = 0.1 * (answer is not None) + 0.1 * executes + 0.8 * outcome.propose * (answer is not None)
-            return Reward(outcome.team, local, {"format": float(answer is not None), "executes": float(executes)})
+            return self._propose(text)
+        answer = parse_answer(text)
         outcome = self._apply(answer or [])
         self.proposal = None
         self.note = outcome.note if answer is not None else "Your last answer had no readable answer line."
         if answer is None:
             return Reward(outcome.team, 0.0, {"format": 0.0, "legal": 0.0})
-        return Reward(outcome.team, 0.1 + 0.1 * outcome.legal + 0.8 * outcome.act, {"format": 1.0, "legal": float(outcome.legal)})
+        return Reward(
+            outcome.team, 0.1 + 0.1 * outcome.legal + 0.8 * outcome.act, {"format": 1.0, "legal": float(outcome.legal)}
+        )
+
+    def _propose(self, text: str) -> Reward:
+        """Keep the tool user's proposal for the planner and score it on a copy."""
+        readable, ran = True, True
+        if self.tool == "python":
+            readable, ran, text = _run_program(text)
+        answer = parse_answer(text)
+        outcome = self.copy()._apply(answer or [])
+        self.proposal = None if answer is None else render_answer(answer)
+        if self.tool == "direct":
+            readable, ran = answer is not None, answer is not None and outcome.legal
+        local = 0.1 * readable + 0.1 * ran + 0.8 * outcome.propose * (answer is not None)
+        return Reward(outcome.team, local, {"format": float(readable), "executes": float(ran)})
 
     def _check(self, agent: str) -> None:
         if agent not in self.agents:
             raise ValueError(f"unknown agent {agent!r}: this environment has {', '.join(self.agents)}")
+
+
+def _run_program(text: str) -> tuple[bool, bool, str]:
+    """Run the fenced program of a response: was there one, did it run without an error, and what it printed."""
+    import sandbox  # only this mode runs programs
+
+    code = sandbox.extract_code(text)
+    if code is None:
+        return False, False, ""
+    result = sandbox.run_program(code, stdin="", timeout=TOOL_SECONDS)
+    if result.status == "infra":
+        raise InfraError(f"the tool user's program could not be run: {result.stderr}")
+    return True, result.status == "ok", result.stdout if result.status == "ok" else ""
 
 
 # -------------------------------------------------------------------------------------------------------------- Plan-Path
@@ -356,6 +408,19 @@ class PlanPath(Board):
         note = f"Your last plan had {len(moves)} moves, {bumps} of them impossible."
         return Outcome(team, legal, share, share, note)
 
+    def noisy_answer(self, rng: np.random.Generator, good: float) -> str:
+        twin, moves = self.copy(), []
+        for _ in range(rng.integers(1, min(self.max_moves, 8) + 1)):
+            moves.append(str(rng.choice(list(MOVES))))
+            if rng.random() < good and not twin.done:
+                moves[-1] = min(MOVES, key=lambda move: twin._distance_after(move))
+            twin._apply(moves[-1:])
+        return f"#### [{', '.join(moves)}]"
+
+    def _distance_after(self, move: str) -> int:
+        there = (self.position[0] + MOVES[move][0], self.position[1] + MOVES[move][1])
+        return self.distance[there if self._free(there) else self.position]
+
     def _describe(self) -> str:
         (r, c), goal = self.position, self.goal
         if self.view == "cells":  # offsets, and the edge of the board is a wall as well: all that a step depends on
@@ -376,4 +441,396 @@ class PlanPath(Board):
         )
 
 
-TASKS: dict[str, Any] = {"plan_path": PlanPath}
+# ---------------------------------------------------------------------------------------------------------------- Sokoban
+
+WALLS = 0.15  # share of inner cells that a generated Sokoban level blocks
+MAX_POSITIONS = 300_000  # positions of one Sokoban level that are searched: some seconds, some hundred MB
+
+
+class Sokoban(Board):
+    """Push every box onto a goal. A turn takes `max_moves` moves at most; the outer ring of cells is wall.
+
+    Team reward: boxes on goals / boxes, so 1 when solved.
+    Potential, whose new highs are the .8 share of both roles: 1 - pushes to go / pushes to go at the start, where pushes to
+    go is the exact number of pushes in a shortest solution from here. A position without a solution (a deadlock) has
+    potential 0. Walking, bumping, an empty plan and pushing a box off and on again reach no new high and earn none of it.
+
+    Positions are bit masks on a grid with one extra ring of cells, so that one shift moves a whole set of cells and nothing
+    leaves the board. `to_go` maps (boxes, cells the player can walk to) to pushes to go; deadlocks are missing. It is found
+    once a level, backwards: pulling boxes away from the goals visits all the solvable positions and no other.
+
+    Options: `rows`, `cols` (cells, walls included), `boxes`, `max_moves` (moves a turn).
+    Levels: random inner walls and goals, then a random solvable position at least boxes + 2 pushes from the solution.
+    """
+
+    ANSWER = "End with one line: #### [moves], for example #### [U, R, R]"
+
+    def __init__(
+        self,
+        workflow: str = "mas",
+        tool: str = "direct",
+        rows: int = 6,
+        cols: int = 6,
+        boxes: int = 1,
+        max_moves: int = MAX_MOVES,
+    ):
+        super().__init__(workflow, tool)
+        if boxes < 1:
+            raise ValueError(f"boxes={boxes}: a level without boxes has nothing to do, choose 1 or more")
+        if rows < 1 or cols < 1:
+            raise ValueError(f"rows={rows}, cols={cols}: choose sizes of 1 or more")
+        if not 1 <= max_moves <= MAX_MOVES:
+            raise ValueError(f"max_moves={max_moves}: choose 1 to {MAX_MOVES}")
+        self.rows, self.cols, self.num_boxes, self.max_moves = rows, cols, boxes, max_moves
+        width = cols + 2
+        self.shifts = {"U": -width, "D": width, "L": -1, "R": 1}
+        self.cells = {(r, c): 1 << ((r + 1) * width + c + 1) for r in range(rows) for c in range(cols)}
+        self.RULES = (
+            f"Sokoban, {rows} rows and {cols} columns; cells are (row, column), (0,0) is top left. "
+            "# wall, . goal, $ box, * box on a goal, @ you, + you on a goal, space free. Push every box onto a goal. "
+            "Moves: U (row - 1), D (row + 1), L (column - 1), R (column + 1). Walking into a box pushes it one cell if the "
+            "cell behind it is free; boxes cannot be pulled. A move that is not possible does nothing. "
+            f"You have several turns; a turn takes at most {max_moves} moves, and you go on from where you are."
+        )
+
+    @classmethod
+    def from_text(cls, text: str, **options: Any) -> Sokoban:
+        """A level in the usual symbols (`#`, space, `.`, `$`, `*`, `@`, `+`); short rows are filled up with free cells.
+
+        ValueError when it is malformed, has no box or another number of goals than boxes, or cannot be solved.
+        """
+        grid = [line.rstrip() for line in text.strip("\n").splitlines()]
+        where: dict[str, list[Cell]] = {}
+        for r, line in enumerate(grid):
+            for c, char in enumerate(line):
+                where.setdefault(char, []).append((r, c))
+        if unknown := set(where) - set("# .$*@+"):
+            raise ValueError(f"Sokoban level: unknown symbols {sorted(unknown)}, use # space . $ * @ +\n{text}")
+        boxes, goals, players = (
+            [cell for char in kind for cell in where.get(char, [])] for kind in ("$*", ".*+", "@+")
+        )
+        if not boxes or len(boxes) != len(goals) or len(players) != 1:
+            found = f"{len(players)} players, {len(boxes)} boxes and {len(goals)} goals"
+            raise ValueError(f"Sokoban level: one player and as many goals as boxes expected, got {found}\n{text}")
+        env = cls(rows=len(grid), cols=max(map(len, grid)), boxes=len(boxes), **options)
+        env.fixed = True
+        walls = {*where.get("#", [])}
+        env._set_level(env._mask(set(env.cells) - walls), env._mask(goals))
+        env.start = (env._mask(boxes), env._mask(players))
+        if env._pushes(*env.start) is None:
+            raise ValueError(f"Sokoban level: it cannot be solved\n{text}")
+        env._load()
+        return env
+
+    def _generate(self, rng: np.random.Generator) -> None:
+        inner = [(r, c) for r in range(1, self.rows - 1) for c in range(1, self.cols - 1)]
+        for _ in range(1000):
+            floor = [cell for cell, wall in zip(inner, rng.random(len(inner)) < WALLS, strict=True) if not wall]
+            if len(floor) <= 2 * self.num_boxes:
+                continue
+            goals = self._mask(floor[i] for i in rng.choice(len(floor), self.num_boxes, replace=False))
+            self._set_level(self._mask(floor), goals)
+            far = [
+                position
+                for position, pushes in self.to_go.items()
+                if pushes >= self.num_boxes + 2 and not position[0] & goals
+            ]
+            if far:
+                boxes, region = far[rng.integers(len(far))]
+                spots = [self.cells[cell] for cell in floor if self.cells[cell] & region]
+                self.start = (boxes, spots[rng.integers(len(spots))])
+                return
+        size = f"rows={self.rows}, cols={self.cols}, boxes={self.num_boxes}"
+        raise ValueError(f"{size}: found no level of this size; choose a larger board or fewer boxes")
+
+    def _set_level(self, floor: int, goals: int) -> None:
+        self.floor, self.goals = floor, goals
+        self.to_go = self._search()
+
+    def _mask(self, cells: Iterable[Cell]) -> int:
+        return sum(self.cells[cell] for cell in cells)
+
+    def _regions(self, boxes: int) -> list[int]:
+        """The free cells, split into the parts that a player can walk within."""
+        free, regions, steps = self.floor & ~boxes, [], (1, self.cols + 2)
+        while free:
+            region, grown = 0, free & -free  # from the lowest free cell
+            while grown != region:
+                region = grown
+                for step in steps:
+                    grown |= (grown << step | grown >> step) & free
+            regions.append(region)
+            free &= ~region
+        return regions
+
+    def _search(self) -> dict[tuple[int, int], int]:
+        """Pushes to go for every position that has a solution, breadth first from the solved ones."""
+        regions = {self.goals: self._regions(self.goals)}
+        to_go = {(self.goals, region): 0 for region in regions[self.goals]}
+        queue = deque(to_go)
+        while queue:
+            boxes, region = queue.popleft()
+            free, pushes = self.floor & ~boxes, to_go[boxes, region] + 1
+            for shift in self.shifts.values():
+                # Undo a push in this direction: the player stands where the box was, and steps back one more cell.
+                movable = boxes & _shift(region, shift) & _shift(free, 2 * shift)
+                while movable:
+                    box = movable & -movable
+                    movable ^= box
+                    before = boxes ^ box | _shift(box, -shift)
+                    if before not in regions:
+                        regions[before] = self._regions(before)
+                    player = _shift(box, -2 * shift)
+                    position = before, next(part for part in regions[before] if part & player)
+                    if position not in to_go:
+                        to_go[position] = pushes
+                        queue.append(position)
+            if len(to_go) > MAX_POSITIONS:
+                raise ValueError(
+                    f"Sokoban level: more than {MAX_POSITIONS} positions; choose fewer boxes or a smaller board"
+                )
+        return to_go
+
+    def _pushes(self, boxes: int, player: int) -> int | None:
+        """Pushes of a shortest solution from here, None when there is none."""
+        return self.to_go.get((boxes, next(part for part in self._regions(boxes) if part & player)))
+
+    def _load(self) -> None:
+        super()._load()
+        self.boxes, self.player = self.start
+        self.done = self.solved = self.boxes == self.goals
+
+    def _apply(self, answer: list) -> Outcome:
+        moves, bumps = parse_moves(answer), 0
+        for move in moves[: self.max_moves]:
+            shift = self.shifts.get(move or "", 0)
+            there = _shift(self.player, shift)
+            behind = _shift(there, shift)
+            if not shift or not there & self.floor or (there & self.boxes and not behind & self.floor & ~self.boxes):
+                bumps += 1
+                continue
+            self.player = there
+            if there & self.boxes:
+                self.boxes ^= there | behind
+            if self.boxes == self.goals:
+                self.done = self.solved = True
+                break
+        pushes, at_start = self._pushes(self.boxes, self.player), self._pushes(*self.start)
+        share = self._new_high(0.0 if pushes is None or not at_start else 1 - pushes / at_start)
+        legal = bool(moves) and not bumps and len(moves) <= self.max_moves
+        note = f"Your last plan had {len(moves)} moves, {bumps} of them impossible."
+        return Outcome((self.boxes & self.goals).bit_count() / self.num_boxes, legal, share, share, note)
+
+    def _describe(self) -> str:
+        symbols = {(0, 0, 0): " ", (0, 0, 1): ".", (1, 0, 0): "$", (1, 0, 1): "*", (0, 1, 0): "@", (0, 1, 1): "+"}
+        rows, at = [""] * self.rows, {"you": [], "box": [], "goal": []}
+        for (r, c), bit in self.cells.items():
+            here = tuple(int(bool(bit & mask)) for mask in (self.boxes, self.player, self.goals))
+            rows[r] += symbols[here] if bit & self.floor else "#"
+            for name, there in zip(("box", "you", "goal"), here, strict=True):
+                at[name] += [f"({r},{c})"] * there
+        places = "; ".join(f"{name} at {' '.join(cells)}" for name, cells in at.items())
+        return "\n".join(["Board:", *rows, f"{places}. {self.note}"])
+
+
+def _shift(mask: int, by: int) -> int:
+    return mask << by if by > 0 else mask >> -by
+
+
+# ----------------------------------------------------------------------------------------------------------------- Sudoku
+
+SUDOKU_BOXES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}  # size: rows and columns of a box
+
+
+class Sudoku(Board):
+    """Fill the grid so that every row, column and box holds each number once. Numbers can be revised, clues cannot.
+
+    The answer becomes the grid, with two exceptions. An answer of another shape, with anything but the integers 0 (empty) to
+    `size`, or with a changed clue is not used at all. Cells whose number is repeated in their row, column or box are left
+    empty. So the grid never breaks a rule, and what is kept depends on the rules alone, never on the solution: filling in
+    guesses to see which ones stay tells nothing that the player could not check without the environment.
+
+    Team reward: 1 when solved, else 0.
+    Potential, whose new highs are the .8 share of both roles (newly correct cells, consistency with the solution):
+    (right - wrong cells) / blanks of the puzzle, at least 0. Wrong cells count against right ones, so that a constant, a
+    random or a half guessed grid is worth no more than empty cells. Legal: fills a cell anew and nothing is left out.
+
+    Options: `size` (4, 6 or 9), `blanks` (empty cells, half of all by default).
+    Levels: a random full grid, emptied cell by cell where the number follows from the others at once (the only number for
+    its cell, or the only cell for its number). Filling the blanks in reverse order is the machine-checked unique solution.
+    """
+
+    def __init__(self, workflow: str = "mas", tool: str = "direct", size: int = 4, blanks: int | None = None):
+        super().__init__(workflow, tool)
+        if size not in SUDOKU_BOXES:
+            raise ValueError(f"size={size}: choose one of {', '.join(map(str, SUDOKU_BOXES))}")
+        self.size, self.blanks = size, size * size // 2 if blanks is None else blanks
+        if not 1 <= self.blanks <= size * size * 5 // 8:
+            raise ValueError(f"blanks={blanks}: choose 1 to {size * size * 5 // 8} for size {size}")
+        height, width = SUDOKU_BOXES[size]
+        self.RULES = (
+            f"Sudoku, {size} rows and {size} columns. Every row, every column and every box of {height} rows and {width} "
+            f"columns holds each number from 1 to {size} once; 0 is an empty cell. Keep the clues; your own numbers can be "
+            "changed. A number that is repeated in its row, column or box is left out. You have several turns."
+        )
+        row = ", ".join("0" for _ in range(size))
+        self.ANSWER = (
+            f"End with one line: #### and all {size} rows, 0 where you leave a cell empty: #### [[{row}], ...]"
+        )
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[str] | Sequence[Sequence[int]], **options: Any) -> Sudoku:
+        """A puzzle from rows of numbers or of characters; 0 and `.` are empty cells.
+
+        A puzzle with several solutions is accepted and any of them solves it; potential is measured against one of them.
+        ValueError when it is malformed, breaks a rule or has no solution.
+        """
+        grid = [list(row.replace(".", "0").replace(" ", "")) if isinstance(row, str) else list(row) for row in rows]
+        size, cells = len(grid), [int(value) if str(value).isdecimal() else -1 for row in grid for value in row]
+        if {len(row) for row in grid} != {size} or not all(0 <= value <= size for value in cells):
+            raise ValueError(
+                f"Sudoku: {size} rows of {size} numbers from 0 (empty) to {size} expected, got {list(rows)}"
+            )
+        env = cls(size=size, **options)
+        if clashes := _clashes(cells, size):
+            raise ValueError(f"Sudoku: the clues repeat a number at {[divmod(i, size) for i in sorted(clashes)]}")
+        solution = next(_completions(list(cells), size), None)
+        if solution is None:
+            raise ValueError(f"Sudoku: the puzzle has no solution: {list(rows)}")
+        env.fixed, env.clues, env.solution = True, tuple(cells), solution
+        env._load()
+        return env
+
+    def _generate(self, rng: np.random.Generator) -> None:
+        while True:
+            solution = next(_completions([0] * self.size**2, self.size, rng))
+            clues = _dig(list(solution), self.size, self.blanks, rng)
+            if clues.count(0) == self.blanks:
+                self.clues, self.solution = tuple(clues), solution
+                return
+
+    def _load(self) -> None:
+        super()._load()
+        self.grid = self.clues
+        self.done = self.solved = 0 not in self.grid
+
+    def _apply(self, answer: list) -> Outcome:
+        n, before = self.size, self.grid
+        cells = [value for row in answer if isinstance(row, list) and len(row) == n for value in row]
+        if len(answer) != n or len(cells) != n * n or any(type(v) is not int or not 0 <= v <= n for v in cells):
+            return Outcome(0.0, False, 0.0, 0.0, f"Your last answer was not {n} rows of {n} numbers from 0 to {n}.")
+        if any(clue and clue != value for clue, value in zip(self.clues, cells, strict=True)):
+            return Outcome(0.0, False, 0.0, 0.0, "Your last answer changed a clue and was not used.")
+        clashes = _clashes(cells, n)
+        self.grid = tuple(clue or (0 if i in clashes else cells[i]) for i, clue in enumerate(self.clues))
+        self.done = self.solved = 0 not in self.grid  # full and no clash: the rules hold
+        own = [
+            (value, right)
+            for clue, value, right in zip(self.clues, self.grid, self.solution, strict=True)
+            if not clue and value
+        ]
+        score = sum(1 if value == right else -1 for value, right in own) / self.clues.count(0)
+        share = self._new_high(1.0 if self.solved else score)
+        fresh = sum(value not in (0, old) for value, old in zip(self.grid, before, strict=True))
+        dropped = sum(not self.clues[i] for i in clashes)
+        note = f"Your last answer filled or changed {fresh} cells; {dropped} cells repeated a number and were left out."
+        return Outcome(float(self.solved), fresh > 0 and not clashes, share, share, note)
+
+    def _describe(self) -> str:
+        n = self.size
+        clues, grid = (
+            "\n".join(" ".join(map(str, g[i : i + n])) for i in range(0, n * n, n)) for g in (self.clues, self.grid)
+        )
+        now = "The grid is as in the puzzle." if grid == clues else f"The grid now:\n{grid}"
+        return f"Puzzle:\n{clues}\n{now}\n{self.note}"
+
+
+@cache
+def _units(size: int) -> list[tuple[int, int, int]]:
+    """The units of each cell: its row (0 to size - 1), its column (from size on) and its box (from 2 * size on)."""
+    height, width = SUDOKU_BOXES[size]
+    per_band = size // width
+    return [(r, size + c, 2 * size + r // height * per_band + c // width) for r in range(size) for c in range(size)]
+
+
+def _clashes(grid: Sequence[int], size: int) -> set[int]:
+    """The cells whose number is repeated in one of their units."""
+    count = Counter((unit, value) for value, units in zip(grid, _units(size), strict=True) for unit in units if value)
+    return {i for i, value in enumerate(grid) if any(count[unit, value] > 1 for unit in _units(size)[i])}
+
+
+def _completions(grid: list[int], size: int, rng: np.random.Generator | None = None) -> Iterator[tuple[int, ...]]:
+    """Every way to fill the empty cells (in random order with `rng`), the cell with the fewest candidates first.
+
+    `taken` holds the numbers of each unit as bits; `grid` is used as scratch space and must break no rule.
+    """
+    units, everything = _units(size), (2 << size) - 2
+    taken = [0] * (3 * size)
+    for value, (row, col, box) in zip(grid, units, strict=True):
+        taken[row] |= 1 << value & everything
+        taken[col] |= 1 << value & everything
+        taken[box] |= 1 << value & everything
+
+    def search() -> Iterator[tuple[int, ...]]:
+        fewest, cell, options = size + 1, -1, 0
+        for i, value in enumerate(grid):
+            if not value:
+                row, col, box = units[i]
+                candidates = everything & ~(taken[row] | taken[col] | taken[box])
+                if candidates.bit_count() < fewest:
+                    fewest, cell, options = candidates.bit_count(), i, candidates
+        if cell < 0:
+            yield tuple(grid)
+            return
+        values = [value for value in range(1, size + 1) if options >> value & 1]
+        for value in values if rng is None else rng.permutation(values).tolist():
+            grid[cell] = value
+            for unit in units[cell]:
+                taken[unit] ^= 1 << value
+            yield from search()
+            grid[cell] = 0
+            for unit in units[cell]:
+                taken[unit] ^= 1 << value
+
+    return search()
+
+
+def _dig(solution: Sequence[int], size: int, blanks: int, rng: np.random.Generator) -> list[int]:
+    """Empty up to `blanks` cells in random order, each only where its number then follows at once from the others."""
+    grid, units, everything = list(solution), _units(size), (2 << size) - 2
+    members: list[list[int]] = [[i for i in range(size**2) if unit in units[i]] for unit in range(3 * size)]
+    taken = [everything] * (3 * size)
+
+    def fits(cell: int, bit: int) -> bool:
+        row, col, box = units[cell]
+        return not bit & (taken[row] | taken[col] | taken[box])
+
+    for cell in rng.permutation(size**2).tolist():
+        row, col, box = units[cell]
+        value, bit = grid[cell], 1 << grid[cell]
+        grid[cell] = 0
+        for unit in units[cell]:
+            taken[unit] ^= bit
+        only_number = everything & ~(taken[row] | taken[col] | taken[box]) == bit
+        if only_number or any(
+            not any(not grid[i] and i != cell and fits(i, bit) for i in members[unit]) for unit in units[cell]
+        ):
+            blanks -= 1
+            if not blanks:
+                break
+            continue
+        grid[cell] = value
+        for unit in units[cell]:
+            taken[unit] ^= bit
+    return grid
+
+
+# ------------------------------------------------------------------------------------------------------------------ tasks
+
+TASKS = {  # task: "module:class", imported when it is asked for
+    "plan_path": "envs:PlanPath",
+    "sokoban": "envs:Sokoban",
+    "sudoku": "envs:Sudoku",
+    "math": "math_env:MathEnv",
+    "code": "code_env:CodeEnv",
+}
