@@ -10,10 +10,12 @@ No torch in this file.
 
 from __future__ import annotations
 
+import argparse
 import copy
 import importlib
 import json
 import re
+import sys
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -441,7 +443,7 @@ class PlanPath(Board):
         )
 
 
-# ---------------------------------------------------------------------------------------------------------------- Sokoban
+# -------------------------------------------------------------------------------------------------------------- Sokoban
 
 WALLS = 0.15  # share of inner cells that a generated Sokoban level blocks
 MAX_POSITIONS = 300_000  # positions of one Sokoban level that are searched: some seconds, some hundred MB
@@ -451,13 +453,15 @@ class Sokoban(Board):
     """Push every box onto a goal. A turn takes `max_moves` moves at most; the outer ring of cells is wall.
 
     Team reward: boxes on goals / boxes, so 1 when solved.
-    Potential, whose new highs are the .8 share of both roles: 1 - pushes to go / pushes to go at the start, where pushes to
-    go is the exact number of pushes in a shortest solution from here. A position without a solution (a deadlock) has
-    potential 0. Walking, bumping, an empty plan and pushing a box off and on again reach no new high and earn none of it.
+    Potential, whose new highs are the .8 share of both roles: 1 - pushes to go / pushes to go at the start, where
+    pushes to go is the exact number of pushes in a shortest solution from here. A position without a solution (a
+    deadlock) has potential 0. Walking, bumping, an empty plan and pushing a box off and on again reach no new high and
+    earn none of it.
 
-    Positions are bit masks on a grid with one extra ring of cells, so that one shift moves a whole set of cells and nothing
-    leaves the board. `to_go` maps (boxes, cells the player can walk to) to pushes to go; deadlocks are missing. It is found
-    once a level, backwards: pulling boxes away from the goals visits all the solvable positions and no other.
+    Positions are bit masks on a grid with one extra ring of cells, so that one shift moves a whole set of cells and
+    nothing leaves the board. `to_go` maps (boxes, cells the player can walk to) to pushes to go; deadlocks are missing.
+    It is found once a level, backwards: pulling boxes away from the goals visits all the solvable positions and no
+    other.
 
     Options: `rows`, `cols` (cells, walls included), `boxes`, `max_moves` (moves a turn).
     Levels: random inner walls and goals, then a random solvable position at least boxes + 2 pushes from the solution.
@@ -488,8 +492,8 @@ class Sokoban(Board):
         self.RULES = (
             f"Sokoban, {rows} rows and {cols} columns; cells are (row, column), (0,0) is top left. "
             "# wall, . goal, $ box, * box on a goal, @ you, + you on a goal, space free. Push every box onto a goal. "
-            "Moves: U (row - 1), D (row + 1), L (column - 1), R (column + 1). Walking into a box pushes it one cell if the "
-            "cell behind it is free; boxes cannot be pulled. A move that is not possible does nothing. "
+            "Moves: U (row - 1), D (row + 1), L (column - 1), R (column + 1). Walking into a box pushes it one cell if "
+            "the cell behind it is free; boxes cannot be pulled. A move that is not possible does nothing. "
             f"You have several turns; a turn takes at most {max_moves} moves, and you go on from where you are."
         )
 
@@ -623,21 +627,23 @@ class Sokoban(Board):
 
     def _describe(self) -> str:
         symbols = {(0, 0, 0): " ", (0, 0, 1): ".", (1, 0, 0): "$", (1, 0, 1): "*", (0, 1, 0): "@", (0, 1, 1): "+"}
-        rows, at = [""] * self.rows, {"you": [], "box": [], "goal": []}
-        for (r, c), bit in self.cells.items():
-            here = tuple(int(bool(bit & mask)) for mask in (self.boxes, self.player, self.goals))
-            rows[r] += symbols[here] if bit & self.floor else "#"
-            for name, there in zip(("box", "you", "goal"), here, strict=True):
-                at[name] += [f"({r},{c})"] * there
-        places = "; ".join(f"{name} at {' '.join(cells)}" for name, cells in at.items())
-        return "\n".join(["Board:", *rows, f"{places}. {self.note}"])
+        drawing = [""] * self.rows
+        for (r, _), bit in self.cells.items():
+            box, player, goal = (int(bool(bit & mask)) for mask in (self.boxes, self.player, self.goals))
+            drawing[r] += symbols[box, player, goal] if bit & self.floor else "#"
+        named = {"You are": self.player, "boxes": self.boxes, "goals": self.goals}
+        places = ", ".join(
+            f"{name} at {' '.join(f'({r},{c})' for (r, c), bit in self.cells.items() if bit & mask)}"
+            for name, mask in named.items()
+        )
+        return "\n".join(["Board:", *drawing, f"{places}. {self.note}"])
 
 
 def _shift(mask: int, by: int) -> int:
     return mask << by if by > 0 else mask >> -by
 
 
-# ----------------------------------------------------------------------------------------------------------------- Sudoku
+# --------------------------------------------------------------------------------------------------------------- Sudoku
 
 SUDOKU_BOXES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}  # size: rows and columns of a box
 
@@ -645,19 +651,21 @@ SUDOKU_BOXES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}  # size: rows and columns of a 
 class Sudoku(Board):
     """Fill the grid so that every row, column and box holds each number once. Numbers can be revised, clues cannot.
 
-    The answer becomes the grid, with two exceptions. An answer of another shape, with anything but the integers 0 (empty) to
-    `size`, or with a changed clue is not used at all. Cells whose number is repeated in their row, column or box are left
-    empty. So the grid never breaks a rule, and what is kept depends on the rules alone, never on the solution: filling in
-    guesses to see which ones stay tells nothing that the player could not check without the environment.
+    The answer becomes the grid, with two exceptions. An answer of another shape, with anything but the integers 0
+    (empty) to `size`, or with a changed clue is not used at all. Cells whose number is repeated in their row, column or
+    box are left empty. So the grid never breaks a rule, and what is kept depends on the rules alone, never on the
+    solution: filling in guesses to see which ones stay tells nothing that the player could not check without the
+    environment.
 
     Team reward: 1 when solved, else 0.
     Potential, whose new highs are the .8 share of both roles (newly correct cells, consistency with the solution):
-    (right - wrong cells) / blanks of the puzzle, at least 0. Wrong cells count against right ones, so that a constant, a
-    random or a half guessed grid is worth no more than empty cells. Legal: fills a cell anew and nothing is left out.
+    (right - wrong cells) / blanks of the puzzle, at least 0. Wrong cells count against right ones, so that a constant,
+    a random or a half guessed grid is worth no more than empty cells. Legal: fills a cell anew and nothing is left out.
 
     Options: `size` (4, 6 or 9), `blanks` (empty cells, half of all by default).
-    Levels: a random full grid, emptied cell by cell where the number follows from the others at once (the only number for
-    its cell, or the only cell for its number). Filling the blanks in reverse order is the machine-checked unique solution.
+    Levels: a random full grid, emptied cell by cell where the number follows from the others at once (the only number
+    for its cell, or the only cell for its number). Filling the blanks in reverse order is the machine-checked unique
+    solution.
     """
 
     def __init__(self, workflow: str = "mas", tool: str = "direct", size: int = 4, blanks: int | None = None):
@@ -669,9 +677,10 @@ class Sudoku(Board):
             raise ValueError(f"blanks={blanks}: choose 1 to {size * size * 5 // 8} for size {size}")
         height, width = SUDOKU_BOXES[size]
         self.RULES = (
-            f"Sudoku, {size} rows and {size} columns. Every row, every column and every box of {height} rows and {width} "
-            f"columns holds each number from 1 to {size} once; 0 is an empty cell. Keep the clues; your own numbers can be "
-            "changed. A number that is repeated in its row, column or box is left out. You have several turns."
+            f"Sudoku, {size} rows and {size} columns. Every row, every column and every box of {height} rows and "
+            f"{width} columns holds each number from 1 to {size} once; 0 is an empty cell. Keep the clues; your own "
+            "numbers can be changed. A number that is repeated in its row, column or box is left out. "
+            "You have several turns."
         )
         row = ", ".join("0" for _ in range(size))
         self.ANSWER = (
@@ -682,7 +691,7 @@ class Sudoku(Board):
     def from_rows(cls, rows: Sequence[str] | Sequence[Sequence[int]], **options: Any) -> Sudoku:
         """A puzzle from rows of numbers or of characters; 0 and `.` are empty cells.
 
-        A puzzle with several solutions is accepted and any of them solves it; potential is measured against one of them.
+        A puzzle with several solutions is accepted and any of them solves it; the potential takes one of them.
         ValueError when it is malformed, breaks a rule or has no solution.
         """
         grid = [list(row.replace(".", "0").replace(" ", "")) if isinstance(row, str) else list(row) for row in rows]
@@ -825,7 +834,7 @@ def _dig(solution: Sequence[int], size: int, blanks: int, rng: np.random.Generat
     return grid
 
 
-# ------------------------------------------------------------------------------------------------------------------ tasks
+# ---------------------------------------------------------------------------------------------------------------- tasks
 
 TASKS = {  # task: "module:class", imported when it is asked for
     "plan_path": "envs:PlanPath",
@@ -834,3 +843,60 @@ TASKS = {  # task: "module:class", imported when it is asked for
     "math": "math_env:MathEnv",
     "code": "code_env:CodeEnv",
 }
+
+
+def read_answer() -> str | None:
+    """One answer from standard input, None when there is none left.
+
+    It ends with its answer line, with the closing fence of a program, or with an empty line outside of a program.
+    """
+    text, fenced = "", False
+    for line in sys.stdin:
+        if line.strip().startswith("```"):
+            fenced = not fenced
+            text += line
+            if not fenced:
+                break
+        elif fenced or line.strip():
+            text += line
+            if not fenced and parse_answer(text) is not None:
+                break
+        elif text:
+            break
+    return text or None
+
+
+def play(arguments: Sequence[str] | None = None) -> None:
+    """Play the roles of a task by hand: read a prompt, write an answer, see what it is worth."""
+    parser = argparse.ArgumentParser(description=play.__doc__)
+    parser.add_argument("task", choices=list(TASKS))
+    parser.add_argument("--workflow", default="mas", help="mas, single or ensemble, as far as the task has it")
+    parser.add_argument("--seed", type=int, default=0, help="which level or problem")
+    parser.add_argument("--data", help="file of problems (math and code)")
+    parser.add_argument("--tool", choices=["direct", "python"], help="how the tool user of a board works")
+    options = vars(parser.parse_args(arguments))
+    task, seed = options.pop("task"), options.pop("seed")
+    try:
+        env = make_env(task, **{name: value for name, value in options.items() if value is not None}).reset(seed=seed)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    print("An answer ends with its answer line, a closing ``` or an empty line. Ctrl-D ends the game.")
+    while not env.done:
+        at_start = {agent: env.observe(agent) for agent in env.agents}
+        for agent in env.agents:
+            for message in at_start[agent] if env.simultaneous else env.observe(agent):
+                print(f"\n[{agent}: {message['role']}]\n{message['content']}")
+            answer = read_answer()
+            if answer is None:
+                print("\nEnd of input.")
+                return
+            reward = env.step(agent, answer)
+            parts = " ".join(f"{name}={value:.2f}" for name, value in reward.info.items())
+            print(f"-> team={reward.team:.2f} local={reward.local:.2f} {parts}")
+    print("Solved." if env.solved else "The task has ended unsolved.")
+
+
+if __name__ == "__main__":
+    import envs  # task modules import `envs`: their classes must be the same as ours, so not those of `__main__`
+
+    envs.play()
