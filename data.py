@@ -1,0 +1,112 @@
+"""Data sets: read rows from a local file or from the hub, and keep splits apart. Standard library only.
+
+A source is a local `.jsonl` file (one JSON object a line), a local `.json` file (one list of objects) or a hub id such
+as `openai/gsm8k`, which needs the optional package `datasets`. Nothing is skipped or replaced in silence: a file that
+is missing, empty or malformed is an error that names the file and the line.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import unicodedata
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+
+def read_rows(source: str, split: str = "train", config: str | None = None) -> list[Row]:
+    """All rows of a data set as dictionaries, in file order. `split` and `config` matter to hub ids only.
+
+    Raises FileNotFoundError (no such file), ValueError (malformed, naming file and line; empty; not a source at all)
+    and ImportError (a hub id without the package `datasets`).
+    """
+    path = Path(source)
+    if path.suffix == ".jsonl":
+        rows = _read_lines(path)
+    elif path.suffix == ".json":
+        rows = _read_list(path)
+    elif path.exists() or source.count("/") > 1 or not source.strip("./~"):
+        raise ValueError(f"data {source!r}: expected a .jsonl file, a .json file or a hub id such as 'openai/gsm8k'")
+    else:
+        rows = _read_hub(source, split, config)
+    if not rows:
+        raise ValueError(f"data {source!r}: no rows")
+    return rows
+
+
+def _read_text(path: Path) -> str:
+    if not path.is_file():
+        raise FileNotFoundError(f"data file {str(path)!r} does not exist (working directory: {Path.cwd()})")
+    content = path.read_bytes()
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"data file {str(path)!r}, line {line}: not UTF-8 text ({error.reason})") from None
+
+
+def _read_lines(path: Path) -> list[Row]:
+    rows = []
+    # Not splitlines(): JSON strings may hold U+2028 and other characters that it takes for line ends.
+    for number, line in enumerate(_read_text(path).split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"data file {str(path)!r}, line {number}: not JSON ({error})") from None
+        if not isinstance(row, dict):
+            raise ValueError(f"data file {str(path)!r}, line {number}: expected an object, got {type(row).__name__}")
+        rows.append(row)
+    return rows
+
+
+def _read_list(path: Path) -> list[Row]:
+    text = _read_text(path)
+    if not text.strip():
+        return []
+    try:
+        rows = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"data file {str(path)!r}, line {error.lineno}: not JSON ({error.msg})") from None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"data file {str(path)!r}: expected one list of objects (or one object a line, named .jsonl)")
+    return rows
+
+
+def _read_hub(source: str, split: str, config: str | None) -> list[Row]:
+    try:
+        import datasets
+    except ImportError:
+        raise ImportError(
+            f"data {source!r} is no .jsonl or .json file; to read it as a hub id: pip install datasets"
+        ) from None
+    return [dict(row) for row in datasets.load_dataset(source, config, split=split)]
+
+
+def fixed_order(count: int) -> list[int]:
+    """The permutation of range(count) in which environments walk through a data set: seed s is item order[s % count].
+
+    Consecutive seeds visit every item once, and files sorted by topic or difficulty come mixed.
+    """
+    order = list(range(count))
+    random.Random(0).shuffle(order)  # its own generator: the global one stays untouched
+    return order
+
+
+def normalize_question(text: str) -> str:
+    """Text by which two questions count as the same: Unicode forms, case and white space do not matter."""
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+def check_disjoint(splits: dict[str, Iterable[str]]) -> None:
+    """ValueError, naming both splits and the question, when two splits share a question (see `normalize_question`)."""
+    seen: dict[str, str] = {}  # normalised question -> the split that has it
+    for name, questions in splits.items():
+        for question in questions:
+            owner = seen.setdefault(normalize_question(question), name)
+            if owner != name:
+                raise ValueError(f"splits {owner!r} and {name!r} overlap; both contain the question {question[:200]!r}")

@@ -1,0 +1,97 @@
+"""Reading data sets: every way a file can be wrong is an error that names the file and the line."""
+
+import builtins
+import json
+import random
+import sys
+import types
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data import check_disjoint, fixed_order, normalize_question, read_rows
+
+ROWS = [{"question": "1+1?", "answer": 2}, {"question": "line\u2028separator", "answer": None}]
+
+
+def write(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(path)
+
+
+def test_jsonl_and_json_give_the_same_rows(tmp_path):
+    lines = "\n".join(json.dumps(row, ensure_ascii=False) for row in ROWS)
+    assert read_rows(write(tmp_path, "a.jsonl", lines + "\n\n")) == ROWS
+    assert read_rows(write(tmp_path, "b.jsonl", "\ufeff" + lines.replace("\n", "\r\n"))) == ROWS
+    assert read_rows(write(tmp_path, "c.json", json.dumps(ROWS, indent=1))) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("bad.jsonl", '{"a": 1}\n{"a": ', r"bad\.jsonl.*line 2: not JSON"),
+        ("bad.jsonl", '{"a": 1}\n\n[1]', r"bad\.jsonl.*line 3: expected an object, got list"),
+        ("bad.jsonl", b'{"a": 1}\n{"a": "\xff"}', r"bad\.jsonl.*line 2: not UTF-8"),
+        ("bad.json", '[{"a": 1},\n oops]', r"bad\.json.*line 2: not JSON"),
+        ("bad.json", '{"a": 1}', r"bad\.json.*expected one list of objects"),
+        ("bad.json", "[1, 2]", r"bad\.json.*expected one list of objects"),
+        ("empty.jsonl", "\n \n", r"empty\.jsonl.*no rows"),
+        ("empty.json", "", r"empty\.json.*no rows"),
+        ("empty.json", "[]", r"empty\.json.*no rows"),
+        ("rows.csv", "a,b", r"rows\.csv.*expected a \.jsonl"),
+    ],
+)
+def test_malformed_files_are_errors_that_name_file_and_line(tmp_path, name, content, message):
+    with pytest.raises(ValueError, match=message):
+        read_rows(write(tmp_path, name, content))
+
+
+def test_missing_files_and_sources_that_are_none(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nothing\.jsonl"):
+        read_rows(str(tmp_path / "nothing.jsonl"))
+    for source in ["", "a/b/c", str(tmp_path)]:
+        with pytest.raises(ValueError, match="hub id"):
+            read_rows(source)
+
+
+def test_hub_ids_need_the_optional_package(monkeypatch):
+    real_import = builtins.__import__
+
+    def without_datasets(name, *args, **kwargs):
+        if name == "datasets":
+            raise ImportError(name)
+        return real_import(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without_datasets)
+    with pytest.raises(ImportError, match=r"openai/gsm8k.*pip install datasets"):
+        read_rows("openai/gsm8k")
+
+
+def test_hub_ids_are_read_with_their_config_and_split(monkeypatch):
+    calls = []
+    fake = types.ModuleType("datasets")
+    fake.load_dataset = lambda *args, **kwargs: calls.append((args, kwargs)) or ROWS
+    monkeypatch.setitem(sys.modules, "datasets", fake)
+    assert read_rows("openai/gsm8k", split="test", config="main") == ROWS
+    assert calls == [(("openai/gsm8k", "main"), {"split": "test"})]
+
+
+def test_overlap_names_both_splits_and_the_question():
+    check_disjoint({"train": ["a", "a", "x + 1"], "validation": ["b"], "test": ["x - 1"]})
+    with pytest.raises(ValueError, match=r"'train' and 'test'.*How  many"):
+        check_disjoint({"train": ["how many\nAPPLES?"], "validation": ["b"], "test": iter(["How  many apples?"])})
+
+
+@given(st.text())
+def test_normalising_twice_changes_nothing_and_blanks_do_not_matter(text):
+    once = normalize_question(text)
+    assert normalize_question(f"  {text}\n") == once
+    assert " ".join(once.split()) == once
+
+
+def test_fixed_order_is_a_permutation_and_leaves_the_global_generator_alone():
+    before = random.getstate()
+    assert sorted(fixed_order(100)) == list(range(100)) != fixed_order(100) == fixed_order(100)
+    assert random.getstate() == before
