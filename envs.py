@@ -445,7 +445,7 @@ class PlanPath(Board):
 
 # -------------------------------------------------------------------------------------------------------------- Sokoban
 
-WALLS = 0.15  # share of inner cells that a generated Sokoban level blocks
+WALLS = 0.25  # share of inner cells that a generated Sokoban level blocks
 MAX_POSITIONS = 300_000  # positions of one Sokoban level that are searched: some seconds, some hundred MB
 
 
@@ -696,11 +696,11 @@ class Sudoku(Board):
         """
         grid = [list(row.replace(".", "0").replace(" ", "")) if isinstance(row, str) else list(row) for row in rows]
         size, cells = len(grid), [int(value) if str(value).isdecimal() else -1 for row in grid for value in row]
+        env = cls(size=size, **options)
         if {len(row) for row in grid} != {size} or not all(0 <= value <= size for value in cells):
             raise ValueError(
                 f"Sudoku: {size} rows of {size} numbers from 0 (empty) to {size} expected, got {list(rows)}"
             )
-        env = cls(size=size, **options)
         if clashes := _clashes(cells, size):
             raise ValueError(f"Sudoku: the clues repeat a number at {[divmod(i, size) for i in sorted(clashes)]}")
         solution = next(_completions(list(cells), size), None)
