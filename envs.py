@@ -659,8 +659,9 @@ class Sudoku(Board):
 
     Team reward: 1 when solved, else 0.
     Potential, whose new highs are the .8 share of both roles (newly correct cells, consistency with the solution):
-    (right - wrong cells) / blanks of the puzzle, at least 0. Wrong cells count against right ones, so that a constant,
-    a random or a half guessed grid is worth no more than empty cells. Legal: fills a cell anew and nothing is left out.
+    (right - wrong cells of the answer) / blanks of the puzzle. Wrong cells count against right ones, so that a constant
+    or random grid is worth no more than empty cells, and a cell is filled in with profit only by who is more likely
+    right than wrong. Legal: at least one cell is filled anew and none is left out.
 
     Options: `size` (4, 6 or 9), `blanks` (empty cells, half of all by default).
     Levels: a random full grid, emptied cell by cell where the number follows from the others at once (the only number
@@ -733,12 +734,8 @@ class Sudoku(Board):
         clashes = _clashes(cells, n)
         self.grid = tuple(clue or (0 if i in clashes else cells[i]) for i, clue in enumerate(self.clues))
         self.done = self.solved = 0 not in self.grid  # full and no clash: the rules hold
-        own = [
-            (value, right)
-            for clue, value, right in zip(self.clues, self.grid, self.solution, strict=True)
-            if not clue and value
-        ]
-        score = sum(1 if value == right else -1 for value, right in own) / self.clues.count(0)
+        own = [i for i, clue in enumerate(self.clues) if not clue and cells[i]]
+        score = sum(1 if cells[i] == self.solution[i] else -1 for i in own) / self.clues.count(0)
         share = self._new_high(1.0 if self.solved else score)
         fresh = sum(value not in (0, old) for value, old in zip(self.grid, before, strict=True))
         dropped = sum(not self.clues[i] for i in clashes)

@@ -14,6 +14,7 @@ import time
 import types
 from collections import deque
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,7 +44,8 @@ def solve_plan_path(env):
     """A shortest list of moves to the goal, None without one."""
     board = read_plan_path(env)
     start = next(cell for cell, char in board.items() if char == "P")
-    paths, queue = {start: []}, deque([start])
+    paths: dict[tuple[int, int], list[str]] = {start: []}
+    queue = deque([start])
     while queue:
         cell = queue.popleft()
         if board[cell] == "G":
@@ -135,7 +137,7 @@ def solve_sudoku(rows):
     return found
 
 
-# ----------------------------------------------------------------------------------------------------------------- levels
+# --------------------------------------------------------------------------------------------------------------- levels
 
 
 def test_thousand_plan_path_levels_are_solvable():
@@ -251,7 +253,7 @@ def test_generation_is_not_slow(task):
     assert 100 / (time.process_time() - start) >= 200
 
 
-# ---------------------------------------------------------------------------------------------------------------- answers
+# -------------------------------------------------------------------------------------------------------------- answers
 
 
 @pytest.mark.parametrize(
@@ -281,10 +283,10 @@ def test_answers_are_never_evaluated(tmp_path):
     target = tmp_path / "owned"
     for task in BOARDS:
         env = make_env(task).reset(seed=0)
-        for text in (f"#### [open({str(target)!r}, 'w').close()]", f"#### [__import__('pathlib').Path('{target}').touch()]"):
+        for code in (f"open('{target}', 'w').close()", f"__import__('pathlib').Path('{target}').touch()"):
             for agent in env.agents:
-                before = prompt(env).split(env.note)[0]
-                reward = env.step(agent, text)
+                before = prompt(env).split("This is")[0].split("Your last")[0]
+                reward = env.step(agent, f"#### [{code}]")
                 assert (reward.team, reward.local, reward.info["format"]) == (0.0, 0.0, 0.0)
                 assert prompt(env).startswith(before)
     assert not target.exists()
@@ -313,11 +315,11 @@ def test_unknown_names_are_errors_that_name_the_choices():
         with pytest.raises(ValueError, match=r"tool='abacus'.*direct.*python"):
             make_env(task, tool="abacus")
         env = make_env(task, "single").reset(seed=0)
-        with pytest.raises(ValueError, match="unknown agent 'tool_user'.*planner"):
+        with pytest.raises(ValueError, match=r"unknown agent 'tool_user'.*planner"):
             env.step("tool_user", "#### []")
 
 
-# -------------------------------------------------------------------------------------------------------------- Plan-Path
+# ------------------------------------------------------------------------------------------------------------ Plan-Path
 
 OPEN = "S....\n.....\n....G"  # 3 rows, 5 columns, distance 6
 WALL = "S.#\n..#\n..G"
@@ -431,7 +433,7 @@ def test_plan_path_options_are_checked(options):
         PlanPath(**options)
 
 
-# ---------------------------------------------------------------------------------------------------------------- Sokoban
+# -------------------------------------------------------------------------------------------------------------- Sokoban
 
 LEVEL = "######\n#+ $ #\n#    #\n######"  # C6: the player starts on the goal
 TWO_BOXES = "#######\n#.$@$.#\n#     #\n#######"
@@ -498,8 +500,10 @@ def test_running_out_of_moves_is_not_success():
 
 def test_sokoban_text_as_level_files_have_it():
     """Ragged rows, spaces outside of the walls, a box that starts on its goal."""
-    env = Sokoban.from_text("\n    #####\n    #   #\n    #$  #\n  ###  $##\n  #  * $ #\n### .  ..#\n#   @  ###\n########\n")
-    floor, goals, boxes, player = read_sokoban(env)
+    env = Sokoban.from_text(
+        "\n    #####\n    #   #\n    #$  #\n  ###  $##\n  #  * $ #\n### .  ..#\n#   @  ###\n########\n"
+    )
+    _, goals, boxes, player = read_sokoban(env)
     assert (len(goals), len(boxes), player) == (4, 4, (6, 4))
     assert env.step("planner", "#### []").team == 1 / 4
     assert not env.done
@@ -571,7 +575,7 @@ def count_pushes(moves, boxes, player):
     return pushes
 
 
-# ----------------------------------------------------------------------------------------------------------------- Sudoku
+# --------------------------------------------------------------------------------------------------------------- Sudoku
 
 ROWS = ["1..4", "..1.", ".1..", "4..1"]
 TWO = ["2...", "1.2.", "4231", "31.."]  # C2: exactly two completions
@@ -601,7 +605,13 @@ UNIQUE = ["1.3.", "3412", "2143", "4.21"]  # solution 1234/3412/2143/4321, three
         ("1200/3412/2143/4021", 0.0, 0.1, "1030/3412/2143/4021"),  # a clue was taken away: not used
         ("1030/3412/2143/4021", 0.0, 0.1, "1030/3412/2143/4021"),  # the puzzle itself
         ("1030/3412/2143/4321", 0.0, 0.2 + 0.8 / 3, "1030/3412/2143/4321"),
-        ("1432/3412/2143/4321", 0.0, 0.1 + 0.8 / 3, "1030/3412/2143/4321"),  # 4 and 2 repeat in their columns
+        (
+            "1432/3412/2143/4321",
+            0.0,
+            0.1,
+            "1030/3412/2143/4321",
+        ),  # 4 and 2 repeat in their columns, 3 stays: one right, two wrong
+        ("1231/3412/2143/4321", 0.0, 0.1 + 0.8 / 3, "1230/3412/2143/4321"),  # 1 repeats: two right, one wrong
         ("1111/1111/1111/1111", 0.0, 0.1, "1030/3412/2143/4021"),
         ("1234/2341/3412/4123", 0.0, 0.1, "1030/3412/2143/4021"),  # a fine grid of another puzzle
     ],
@@ -661,7 +671,11 @@ def test_what_is_no_grid_of_whole_numbers_earns_its_format_only(answer):
 
 
 def test_sudoku_rows_are_read_in_three_spellings():
-    same = [UNIQUE, ["1 0 3 0", "3412", "2143", "4.21"], [[1, 0, 3, 0], [3, 4, 1, 2], (2, 1, 4, 3), [4, 0, 2, 1]]]
+    same: list[Any] = [
+        UNIQUE,
+        ["1 0 3 0", "3412", "2143", "4.21"],
+        [[1, 0, 3, 0], [3, 4, 1, 2], (2, 1, 4, 3), [4, 0, 2, 1]],
+    ]
     assert len({prompt(Sudoku.from_rows(rows)) for rows in same}) == 1
 
 
@@ -689,7 +703,7 @@ def test_sudoku_options_are_checked(options):
         Sudoku(**options)
 
 
-# ------------------------------------------------------------------------------------------------------- the two roles
+# -------------------------------------------------------------------------------------------------------- the two roles
 
 
 def test_each_role_reads_its_own_prompt():
@@ -708,12 +722,12 @@ def test_each_role_reads_its_own_prompt():
         assert "proposal none" in prompt(env)
 
 
-# --------------------------------------------------------------------------------------------------- programs as proposals
+# ------------------------------------------------------------------------------------------------ programs as proposals
 
 
 def fake_sandbox(monkeypatch, status="ok", stdout="", stderr=""):
     """A sandbox that returns this result; the programs it was given are in `.seen`."""
-    module = types.ModuleType("sandbox")
+    module: Any = types.ModuleType("sandbox")
     module.seen = []
 
     def run_program(code, stdin="", timeout=10.0):
@@ -726,12 +740,13 @@ def fake_sandbox(monkeypatch, status="ok", stdout="", stderr=""):
     return module
 
 
-ANSWERS = {"plan_path": (OPEN, "[R, R, R, R, D, D]"), "sokoban": (LEVEL, "[D, R, R, R, U, L, L]"), "sudoku": (UNIQUE, "")}
-
-
 def board(task, **options):
-    make = {"plan_path": PlanPath.from_text, "sokoban": Sokoban.from_text, "sudoku": Sudoku.from_rows}[task]
-    return make(ANSWERS[task][0], **options), ANSWERS[task][1] or "[[1,2,3,4],[3,4,1,2],[2,1,4,3],[4,3,2,1]]"
+    """A level of the task and the answer that solves it."""
+    if task == "plan_path":
+        return PlanPath.from_text(OPEN, **options), "[R, R, R, R, D, D]"
+    if task == "sokoban":
+        return Sokoban.from_text(LEVEL, **options), "[D, R, R, R, U, L, L]"
+    return Sudoku.from_rows(UNIQUE, **options), "[[1, 2, 3, 4], [3, 4, 1, 2], [2, 1, 4, 3], [4, 3, 2, 1]]"
 
 
 @pytest.mark.parametrize("task", BOARDS)
@@ -744,7 +759,7 @@ def test_the_printed_answer_line_is_the_proposal(task, monkeypatch):
     assert sandbox.seen == [("print(solve())\n", "")]
     assert reward == Reward(1.0, 1.0, {"format": 1.0, "executes": 1.0})
     assert not env.done
-    assert re.sub(" ", "", prompt(env)).endswith("proposal" + re.sub(" ", "", answer))
+    assert prompt(env).endswith(f"proposal {answer}")
 
 
 @pytest.mark.parametrize("task", BOARDS)
@@ -789,7 +804,7 @@ def test_programs_run_in_the_real_sandbox():
     assert (reward.team, reward.local) == (0.0, pytest.approx(0.1))
 
 
-# ------------------------------------------------------------------------------------------------------------ play by hand
+# --------------------------------------------------------------------------------------------------------- play by hand
 
 
 def played(arguments, text, monkeypatch, capsys):

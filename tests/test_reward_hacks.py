@@ -1,0 +1,241 @@
+"""Searches for answers that pay more than they are worth: loops, bumps, empty plans, guesses, other people's grids.
+
+The share of progress is what a local reward holds beside format and legality. Every search checks it against an
+independent measure: what a player who reads the board can work out.
+"""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_envs import (
+    STEPS,
+    make_env,
+    plan,
+    read_plan_path,
+    read_sokoban,
+    read_sudoku,
+    solve_plan_path,
+    solve_sokoban,
+    solve_sudoku,
+    sudoku_rules,
+)
+
+from envs import PlanPath, Sokoban
+
+settings.register_profile("project", deadline=None, derandomize=True)  # the same search everywhere, however slow
+settings.load_profile("project")
+
+seeds = st.integers(0, 10**6)
+plans = st.lists(st.sampled_from([*STEPS, "jump"]), max_size=30)
+BACK = {"U": "D", "D": "U", "L": "R", "R": "L"}
+TASKS = {
+    "plan_path": {"rows": 6, "cols": 6},
+    "sokoban": {"boxes": 2},
+    "sudoku": {},
+}
+
+
+def progress(reward):
+    """The .8 share of a planner's local reward, 0 to 1."""
+    return (reward.local - 0.1 * reward.info["format"] - 0.1 * reward.info["legal"]) / 0.8
+
+
+def level(task, seed, workflow="single"):
+    return make_env(task, workflow, **TASKS[task]).reset(seed=seed)
+
+
+# ---------------------------------------------------------------------------------------------- all of the three boards
+
+
+@given(st.sampled_from([*TASKS]), seeds, st.text(max_size=60), st.booleans())
+def test_garbage_earns_nothing(task, seed, text, marked):
+    env = level(task, seed, "mas")
+    for agent in env.agents:
+        reward = env.step(agent, ("#### " if marked else "") + text.replace("[", "("))
+        assert (reward.team, reward.local) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("task", [*TASKS])
+@given(seed=seeds)
+@settings(max_examples=25)
+def test_an_empty_answer_earns_its_format_only(task, seed):
+    env = level(task, seed, "mas")
+    for agent in env.agents:
+        reward = env.step(agent, "#### []")
+        assert (reward.team, reward.local) == (0.0, pytest.approx(0.1))
+
+
+# ------------------------------------------------------------------------------------------------------------ Plan-Path
+
+
+@given(seeds, st.lists(plans, min_size=1, max_size=3))
+def test_only_net_steps_towards_the_goal_pay(seed, turns):
+    env = level("plan_path", seed)
+    for moves in turns:
+        before = len(solve_plan_path(env))
+        reward = env.step("planner", plan(moves))
+        if env.done:
+            assert reward.team == 1.0
+            assert progress(reward) <= before / max(before, len(moves)) + 1e-9
+            break
+        gain = before - len(solve_plan_path(env))
+        assert progress(reward) == pytest.approx(max(0, gain) / max(before, len(moves)))
+        assert (reward.team > 0) == (gain > 0)
+        assert progress(reward) < 1
+
+
+@given(seeds, st.lists(st.sampled_from([*STEPS]), max_size=15))
+def test_there_and_back_pays_nothing(seed, moves):
+    env = level("plan_path", seed)
+    walked = []
+    scout = env.copy()
+    for move in moves:  # keep the moves that are possible and do not end the game
+        if scout.copy().step("planner", plan([move])).info["legal"]:
+            scout.step("planner", plan([move]))
+            if scout.done:
+                break
+            walked.append(move)
+    board = read_plan_path(env)
+    reward = env.step("planner", plan(walked + [BACK[move] for move in reversed(walked)]))
+    assert read_plan_path(env) == board
+    assert reward.team == 0
+    assert reward.local <= 0.2
+
+
+def test_bumping_into_the_wall_is_worth_less_than_walking():
+    env = PlanPath.from_text("S..\n##.\nG..", workflow="single")
+    bump, walk = (env.copy().step("planner", plan(moves)) for moves in ("RRRRRR", "RR"))
+    assert bump.local < walk.local
+    assert env.copy().step("planner", plan("DDDD")).local == pytest.approx(0.1)
+
+
+# -------------------------------------------------------------------------------------------------------------- Sokoban
+
+
+@given(seeds, st.lists(plans, min_size=1, max_size=5))
+def test_sokoban_pays_each_step_to_the_solution_once(seed, turns):
+    env = level("sokoban", seed)
+    paid = 0.0
+    for moves in turns:
+        _, goals, boxes, _ = read_sokoban(env)
+        reward = env.step("planner", plan(moves))
+        share = progress(reward)
+        paid += share
+        _, _, after, _ = position = read_sokoban(env)
+        assert reward.team == len(after & goals) / 2
+        if share > 1e-9:
+            assert after != boxes  # something was pushed
+            assert solve_sokoban(None, position) is not None  # and can still be solved
+        if env.done:
+            assert paid == pytest.approx(1)
+            break
+        assert paid < 1 - 1e-9  # only a solution is worth all of it
+
+
+@given(seeds, plans, st.integers(2, 6))
+def test_repeating_a_sokoban_plan_never_beats_the_solution(seed, moves, times):
+    env = level("sokoban", seed)
+    solution = plan(solve_sokoban(env))
+    best = env.copy().step("planner", solution)
+    loop = sum(progress(env.step("planner", plan(moves))) for _ in range(times) if not env.done)
+    assert loop <= progress(best) + 1e-9
+    if not env.solved:
+        assert loop < progress(best)
+
+
+def test_pushing_a_box_on_and_off_its_goal_pays_once():
+    """In one plan, and turn after turn: one push of three is made, undone and made again."""
+    text = "########\n#      #\n# @$.  #\n#   $ .#\n#      #\n########"
+    env = Sokoban.from_text(text, workflow="single")
+    on, off, on_again = "R", "URRDL", "ULLDR"
+    assert progress(env.copy().step("planner", plan(on))) == pytest.approx(1 / 3)
+    assert progress(env.copy().step("planner", plan(on + off))) == pytest.approx(0)
+    assert progress(env.copy().step("planner", plan(on + off + on_again))) == pytest.approx(1 / 3)
+    rewards = [env.step("planner", plan(moves)) for moves in (on, off, on_again, off, on_again)]
+    assert [reward.team for reward in rewards] == [0.5, 0, 0.5, 0, 0.5]
+    assert [progress(reward) for reward in rewards] == pytest.approx([1 / 3, 0, 0, 0, 0])
+    solution = env.step("planner", plan(solve_sokoban(env)))
+    assert (solution.team, progress(solution)) == (1.0, pytest.approx(2 / 3))
+
+
+def test_deadlocks_pay_nothing():
+    env = Sokoban.from_text("######\n#  @ #\n#  $ #\n#    #\n#  . #\n######", workflow="single")
+    assert progress(env.copy().step("planner", plan("D"))) == pytest.approx(0.5)
+    stuck = env.step("planner", plan("LDR"))  # the box is at the right wall, the goal is not
+    assert (stuck.team, stuck.local) == (0.0, pytest.approx(0.2))
+    assert solve_sokoban(env) is None
+    assert env.step("planner", plan("URD")).local == pytest.approx(0.2)
+
+
+# --------------------------------------------------------------------------------------------------------------- Sudoku
+
+cells = st.integers(0, 4)
+grids = st.lists(st.lists(cells, min_size=4, max_size=4), min_size=4, max_size=4)
+
+
+@given(seeds, grids, st.booleans())
+def test_a_sudoku_answer_is_worth_its_right_cells_less_its_wrong_ones(seed, guess, keep_clues):
+    env = level("sudoku", seed)
+    clues, _ = read_sudoku(env)
+    (solution,) = solve_sudoku([list(row) for row in clues])
+    if keep_clues:
+        guess = [[clue or value for clue, value in zip(*rows, strict=True)] for rows in zip(clues, guess, strict=True)]
+    reward = env.step("planner", f"#### {guess}")
+    _, grid = read_sudoku(env)
+    assert sudoku_rules(grid)  # whatever was answered, the grid breaks no rule
+    kept = [(r, c) for r in range(4) for c in range(4) if clues[r][c]]
+    assert all(grid[r][c] == clues[r][c] for r, c in kept)
+    assert env.solved == (reward.team == 1.0) == (guess == solution)
+    if any(guess[r][c] != clues[r][c] for r, c in kept):
+        assert (reward.local, grid) == (pytest.approx(0.1), clues)
+        return
+    new = [(guess[r][c], solution[r][c]) for r in range(4) for c in range(4) if guess[r][c] and not clues[r][c]]
+    score = sum(1 if value == right else -1 for value, right in new)
+    assert progress(reward) == pytest.approx(max(0, score) / 8)
+
+
+@given(seeds, st.lists(grids, min_size=2, max_size=5))
+def test_sudoku_pays_each_cell_once(seed, guesses):
+    env = level("sudoku", seed)
+    clues, _ = read_sudoku(env)
+    paid = 0.0
+    for guess in guesses * 2:
+        guess = [[clue or value for clue, value in zip(*rows, strict=True)] for rows in zip(clues, guess, strict=True)]
+        paid += progress(env.step("planner", f"#### {guess}"))
+        if env.done:
+            break
+    assert paid <= 1 + 1e-9
+    assert env.solved or paid < 1
+
+
+@pytest.mark.parametrize("keep_clues", [False, True])  # 0 is the puzzle itself then
+def test_a_constant_grid_pays_for_no_sudoku(keep_clues):
+    for seed in range(100):
+        for value in range(5):
+            env = level("sudoku", seed)
+            clues, _ = read_sudoku(env)
+            grid = [[clue * keep_clues or value for clue in row] for row in clues]
+            reward = env.step("planner", f"#### {grid}")
+            assert (reward.team, reward.local) == (0.0, pytest.approx(0.1))
+
+
+def test_a_solved_grid_of_another_puzzle_pays_nothing():
+    grids = [solve_sudoku(read_sudoku(level("sudoku", seed))[0])[0] for seed in range(30)]
+    for seed in range(30):
+        for other in grids:
+            env = level("sudoku", seed)
+            reward = env.step("planner", f"#### {other}")
+            assert env.solved == (other == grids[seed])
+            assert env.solved or (reward.team, reward.local) == (0.0, pytest.approx(0.1))
+
+
+def test_blind_guesses_are_worth_less_than_a_tenth_of_one_known_cell():
+    """The answer keeps the clues and fills every other cell with a random number."""
+    rng, shares = np.random.default_rng(0), []
+    for seed in range(500):
+        env = level("sudoku", seed)
+        clues, _ = read_sudoku(env)
+        guess = [[clue or int(rng.integers(1, 5)) for clue in row] for row in clues]
+        shares.append(progress(env.step("planner", f"#### {guess}")))
+    assert np.mean(shares) < 0.1 * (1 / 8)
