@@ -1,0 +1,266 @@
+"""One contract for every task and workflow: what the rollout relies on, whatever the task is."""
+
+import copy
+import json
+import math
+import random
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from envs import Reward, make_env
+
+MATH = [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(5, 9)]
+CODE = [
+    {
+        "question": f"Read an integer and print it plus {n}.",
+        "tests": [{"input": f"{x}\n", "output": f"{x + n}\n"} for x in (1, 2)],
+        "solutions": [f"print(int(input()) + {n})"],
+    }
+    for n in range(3, 7)
+]
+CASES = [
+    *((task, "mas", {"tool": tool}) for task in ("plan_path", "sokoban", "sudoku") for tool in ("direct", "python")),
+    *((task, "single", {}) for task in ("plan_path", "sokoban", "sudoku")),
+    *(("math", workflow, {"max_turns": 2}) for workflow in ("mas", "single", "ensemble")),
+    ("math", "ensemble", {"reasoners": 1, "tool_users": 2, "max_turns": 1}),
+    *(("code", workflow, {}) for workflow in ("mas", "single")),
+]
+IDS = ["-".join([task, workflow, *map(str, options.values())]) for task, workflow, options in CASES]
+# Texts that some role of some task can read, so that every branch of a `step` is met; none of them solves anything.
+TEXTS = [
+    "",
+    "no answer at all",
+    "#### []",
+    "#### [R, D, L, U]",
+    "#### [[1, 2, 3, 4], [3, 4, 1, 2], [2, 1, 4, 3], [4, 3, 2, 1]]",
+    "so it is \\boxed{5}",
+    "```python\nprint('#### [U]')\n```",
+    '```json\n[{"input": "1\\n", "output": "1\\n"}]\n```',
+]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("problems")
+    for task, rows in (("math", MATH), ("code", CODE)):
+        (folder / f"{task}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+@pytest.fixture(params=CASES, ids=IDS)
+def make(request, files):
+    """A function that builds a fresh environment of this case and resets it."""
+    task, workflow, options = request.param
+    data = {"data": str(files / f"{task}.jsonl")} if task in ("math", "code") else {}
+    return lambda seed=0: make_env(task, workflow, **data, **options).reset(seed=seed)
+
+
+def view(env):
+    return {agent: env.observe(agent) for agent in env.agents}, env.done, env.solved
+
+
+def check_reward(reward):
+    assert isinstance(reward, Reward)
+    assert "format" in reward.info
+    for value in (reward.team, reward.local, *reward.info.values()):
+        assert type(value) in (int, float)
+        assert math.isfinite(value)
+        assert 0 <= value <= 1 + 1e-12
+
+
+def finish(env):
+    """Answer until the task ends (by its own rules or by being solved); a number of rewards."""
+    answers = {
+        "planner": None,
+        "judge": "\\boxed{5}",
+        "reasoner": "\\boxed{5}",
+        "tool_user": "```python\nprint(5)\n```",
+        "tester": '```json\n[{"input": "1\\n", "output": "1\\n"}]\n```',
+        "coder": "```python\nprint(input())\n```",  # agrees with the tester, on something wrong
+    }
+    for _ in range(10):
+        for agent in env.agents:
+            role = agent.rstrip("_0123456789")
+            text = winning_plan(env) if role == "planner" else answers[role]
+            check_reward(env.step(agent, text))
+            if env.done:
+                return
+    raise AssertionError("the task never ends")
+
+
+def winning_plan(env):
+    from test_envs import read_sudoku, solve_plan_path, solve_sokoban, solve_sudoku  # they read the prompt alone
+
+    text = env.observe("planner")[-1]["content"]
+    if "Puzzle:" in text:
+        return f"#### {solve_sudoku(read_sudoku(env)[0])[0]}"
+    return f"#### {solve_plan_path(env) if 'P you' in text else solve_sokoban(env)}"
+
+
+def test_shape(make):
+    env = make()
+    assert isinstance(env.agents, tuple)
+    assert len(set(env.agents)) == len(env.agents) > 0
+    assert isinstance(env.simultaneous, bool)
+    assert (env.done, env.solved) == (False, False)
+    assert env.reset(seed=1) is env
+    for agent in env.agents:
+        messages = env.observe(agent)
+        assert messages[-1]["role"] == "user"
+        for message in messages:
+            assert set(message) == {"role", "content"}
+            assert message["role"] in ("system", "user")
+            assert message["content"].strip()
+
+
+def test_reset_is_deterministic_and_complete(make):
+    """Same seed, same instance: in a new environment, in a used one, and after another seed."""
+    first, other = view(make(seed=3)), view(make(seed=4))
+    assert first != other
+    env = make(seed=4)
+    for agent in env.agents:
+        env.step(agent, TEXTS[4])
+    assert view(env.reset(seed=3)) == first
+    finish(env)
+    assert env.done
+    assert view(env.reset(seed=3)) == first
+    assert view(env.reset(seed=4)) == other
+
+
+def test_global_generators_are_left_alone(make):
+    before = random.getstate(), np.random.get_state()[1].tolist()
+    env = make(seed=2)
+    for agent in env.agents:
+        env.step(agent, TEXTS[3])
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before
+
+
+@pytest.mark.parametrize("twin_of", [lambda env: env.copy(), copy.deepcopy], ids=["copy", "deepcopy"])
+def test_copies_are_independent(make, twin_of):
+    """E9: K candidates are stepped on K copies; neither they nor the original see each other."""
+    env = make(seed=5)
+    env.step(env.agents[0], TEXTS[3])
+    before = view(env)
+    twins = [twin_of(env) for _ in range(len(TEXTS))]
+    for twin, text in zip(twins, TEXTS, strict=True):
+        assert view(twin) == before
+        for agent in env.agents:
+            twin.step(agent, text)
+        assert view(env) == before
+    alone = twin_of(env)
+    for agent in env.agents:
+        alone.step(agent, TEXTS[-1])
+    assert view(alone) == view(twins[-1])  # the other twins left no trace
+    after = view(twins[-1])
+    finish(env)
+    assert view(twins[-1]) == after
+
+
+def test_scoring_a_text_gives_the_same_reward_every_time(make):
+    env = make(seed=5)
+    for agent in env.agents:
+        for text in TEXTS:
+            a, b = env.copy(), env.copy()
+            reward = a.step(agent, text)
+            check_reward(reward)
+            assert reward == b.step(agent, text)
+            assert view(a) == view(b)
+        env.step(agent, TEXTS[5])
+
+
+def test_observe_changes_nothing(make):
+    watched, alone = make(seed=6), make(seed=6)
+    for text in TEXTS[2:6]:
+        for agent in watched.agents:
+            for _ in range(3):
+                for messages in view(watched)[0].values():
+                    for message in messages:
+                        message["content"] = "overwritten by the caller"
+                    messages.clear()
+            assert watched.step(agent, text) == alone.step(agent, text)
+    assert view(watched) == view(alone)
+
+
+def test_nothing_happens_after_the_end(make):
+    """C11."""
+    env = make(seed=7)
+    finish(env)
+    end = view(env)
+    for agent in env.agents:
+        for text in TEXTS:
+            reward = env.step(agent, text)
+            assert (reward.team, reward.local) == (0.0, 0.0)
+            check_reward(reward)
+    assert view(env) == end
+    assert view(env.copy()) == end
+
+
+def test_agreeing_on_something_wrong_is_no_success(make, request):
+    """E6: math and code end when the agents agree; 5 is no answer here, and the program is not the one asked for."""
+    env = make(seed=8)
+    finish(env)
+    assert env.solved == ("planner" in env.agents)
+
+
+def test_an_unknown_agent_is_an_error(make):
+    env = make()
+    for call in (env.observe, lambda agent: env.step(agent, "x")):
+        with pytest.raises(ValueError, match=r"nobody.*" + env.agents[0]):
+            call("nobody")
+
+
+def test_each_role_reads_its_own_prompt(make):
+    """E11: the system message tells an agent its own role and no other."""
+    env = make()
+    names = {agent: agent.rstrip("_0123456789").replace("_", " ") for agent in env.agents}
+    for agent, name in names.items():
+        system = env.observe(agent)[0]["content"]
+        assert f"You are the {name}" in system
+        assert not any(f"You are the {other}" in system for other in names.values() if other != name)
+
+
+fragments = st.sampled_from(
+    [
+        "####",
+        "[",
+        "]",
+        "```python\n",
+        "```",
+        "```json\n",
+        "\\boxed{",
+        "}",
+        "<think>",
+        "</think>",
+        "R",
+        "1",
+        "\n",
+        "\x00",
+        ",",
+    ]
+)
+garbage = st.one_of(st.text(max_size=80), st.lists(st.one_of(fragments, st.text(max_size=5)), max_size=25).map("".join))
+
+
+@given(texts=st.lists(garbage, min_size=1, max_size=3))
+@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_garbage_never_raises(make, texts):
+    env = make(seed=9)
+    for text in texts:
+        for agent in env.agents:
+            check_reward(env.step(agent, text))
+            view(env)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["#### " + "[" * 100_000, "#### [" + "9" * 100_000 + "]", "\ud800", "#### [1e999, NaN, -Infinity]", "#" * 100_000],
+    ids=["deep", "long number", "surrogate", "not finite", "markers"],
+)
+def test_hostile_texts_are_read_quickly(make, text):
+    env = make(seed=9)
+    for agent in env.agents:
+        check_reward(env.step(agent, text))
+    view(env)
