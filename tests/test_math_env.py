@@ -1,0 +1,352 @@
+"""The mathematics environments, their rewards and their data sets."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import math_env
+import sandbox
+from envs import InfraError, make_env
+from math_env import MathEnv, Problem, load_problems, read_problem
+
+SAMPLES = Path(__file__).parent / "samples"
+DATA = os.environ.get("AT_GRPO_DATA")
+needs_data = pytest.mark.skipif(not DATA, reason="AT_GRPO_DATA names no folder with the benchmark files")
+
+ONE = [Problem("What is 2 + 3?", "5")]
+RIGHT, WRONG, NONE = r"Easy: \boxed{5}", r"So \boxed{6}", "I do not know"
+PRINTS_5, PRINTS_6 = "```python\nprint(2 + 3)\n```", "```python\nprint(6)\n```"
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """A sandbox that answers a program without running it: {code: (status, stdout, stderr)}."""
+    programs = {"print(2 + 3)\n": ("ok", "5\n", ""), "print(6)\n": ("ok", "6\n", "")}
+
+    def run(code, stdin="", timeout=0.0):
+        return sandbox.Result(*programs[code])
+
+    monkeypatch.setattr(math_env.sandbox, "run_program", run)
+    return programs
+
+
+def prompt(env, agent):
+    return "\n".join(message["content"] for message in env.observe(agent))
+
+
+# -------------------------------------------------------------------------------------------------------------- rewards
+
+
+@pytest.mark.parametrize(
+    ("text", "team", "local"),
+    [
+        (RIGHT, 1, 1.0),
+        (WRONG, 0, 0.2),
+        (NONE, 0, 0.0),
+        (r"\boxed{}", 0, 0.0),
+        ("5", 0, 0.0),
+        ("", 0, 0.0),
+        ("#### 5", 1, 1.0),
+    ],
+)
+def test_reasoner_reward(text, team, local):
+    reward = MathEnv("mas", problems=ONE).reset(0).step("reasoner", text)
+    assert (reward.team, reward.local) == (team, pytest.approx(local))
+
+
+@pytest.mark.parametrize(
+    ("result", "team", "local"),
+    [
+        (("ok", "5\n", ""), 1, 1.0),
+        (("ok", "working\n\\boxed{5}\nbye\n", ""), 1, 1.0),
+        (("ok", "4\n5.0\n\n", ""), 1, 1.0),
+        (("ok", "6\n", ""), 0, 0.2),
+        (("ok", " \n", ""), 0, 0.1),
+        (("error", "5\n", "ValueError"), 0, 0.1),
+        (("timeout", "5\n", ""), 0, 0.1),
+        (("memory", "", ""), 0, 0.1),
+        (("output", "5\n" * 9, ""), 0, 0.1),
+    ],
+)
+def test_tool_user_reward(fake, result, team, local):
+    fake["run()\n"] = result
+    reward = MathEnv("mas", problems=ONE).reset(0).step("tool_user", "```python\nrun()\n```")
+    assert (reward.team, reward.local) == (team, pytest.approx(local))
+
+
+@pytest.mark.parametrize(
+    "text", ["5", r"\boxed{5}", "```python\nprint(5)", "```python\nprint((5)\n```", "```\nprint(5)\n```"]
+)
+def test_tool_user_without_a_program_earns_nothing(text):
+    reward = MathEnv("mas", problems=ONE).reset(0).step("tool_user", text)
+    assert (reward.team, reward.local, reward.info["format"]) == (0, 0, 0)
+
+
+def test_tool_user_in_the_real_sandbox():
+    env = MathEnv("mas", problems=ONE, timeout=5).reset(0)
+    assert env.copy().step("tool_user", PRINTS_5).local == pytest.approx(1.0)
+    assert env.copy().step("tool_user", "```python\nprint(5)\n1 / 0\n```").local == pytest.approx(0.1)
+    assert env.copy().step("tool_user", "```python\nwhile True: print(5)\n```").local == pytest.approx(0.1)
+
+
+def test_infrastructure_failure_is_no_verdict(fake, monkeypatch):
+    fake["run()\n"] = ("infra", "", "no namespace")
+    env = MathEnv("mas", problems=ONE).reset(0)
+    before = vars(env.copy())
+    with pytest.raises(InfraError, match="no namespace"):
+        env.step("tool_user", "```python\nrun()\n```")
+
+    def broken(**_):
+        raise InfraError("scorer died")
+
+    monkeypatch.setattr(math_env, "math_equal", broken)
+    with pytest.raises(InfraError, match="scorer died"):
+        env.step("reasoner", RIGHT)
+    assert vars(env) == before
+
+
+# ------------------------------------------------------------------------------------------------------------ workflows
+
+
+def test_mas_ends_when_both_agree(fake):
+    env = make_env("math", problems=ONE).reset(0)
+    assert env.agents == ("reasoner", "tool_user")
+    assert env.simultaneous
+    env.step("reasoner", r"\boxed{5.0}")
+    assert env.solved
+    assert not env.done
+    env.step("tool_user", PRINTS_5)
+    assert env.done
+    after = env.step("reasoner", WRONG)
+    assert (after.team, after.local, env.solved) == (0, 0, True)
+
+
+def test_agreeing_on_something_wrong_ends_and_earns_nothing(fake):
+    env = MathEnv("mas", problems=ONE).reset(0)
+    rewards = [env.step("reasoner", WRONG), env.step("tool_user", PRINTS_6)]
+    assert env.done
+    assert not env.solved
+    assert [reward.team for reward in rewards] == [0, 0]
+    assert max(reward.local for reward in rewards) <= 0.2 + 1e-9
+
+
+def test_two_agents_without_an_answer_do_not_agree(fake):
+    env = MathEnv("mas", problems=ONE, max_turns=2).reset(0)
+    for turn in range(2):
+        assert not env.done, turn
+        env.step("reasoner", NONE)
+        env.step("tool_user", NONE)
+    assert env.done
+    assert not env.solved
+
+
+def test_the_reasoner_answers_for_the_team(fake):
+    env = MathEnv("mas", problems=ONE, max_turns=1).reset(0)
+    env.step("reasoner", WRONG)
+    assert env.step("tool_user", PRINTS_5).team == 1  # as if it were the team's answer
+    assert env.done
+    assert not env.solved
+
+
+def test_later_turns_show_the_answers_of_the_previous_turn_to_both(fake):
+    env = MathEnv("mas", problems=ONE).reset(0)
+    first = {agent: prompt(env, agent) for agent in env.agents}
+    env.step("reasoner", WRONG)
+    assert prompt(env, "tool_user") == first["tool_user"]  # simultaneous: nothing of this turn
+    env.step("tool_user", PRINTS_5)
+    for agent in env.agents:
+        assert "What is 2 + 3?" in prompt(env, agent)
+        assert "reasoner: 6" in prompt(env, agent)
+        assert "tool_user: 5" in prompt(env, agent)
+        assert "6" not in first[agent].replace("What is 2 + 3?", "")
+
+
+def test_a_failed_program_is_reported_to_its_author_only(fake):
+    fake["run()\n"] = ("error", "", "Traceback\nZeroDivisionError: division by zero\n")
+    env = MathEnv("mas", problems=ONE).reset(0)
+    env.step("reasoner", RIGHT)
+    env.step("tool_user", "```python\nrun()\n```")
+    assert "ZeroDivisionError" in prompt(env, "tool_user")
+    assert "tool_user: no answer" in prompt(env, "reasoner")
+    assert "ZeroDivisionError" not in prompt(env, "reasoner")
+
+
+def test_single_ends_when_the_answer_is_repeated():
+    env = make_env("math", "single", problems=ONE, max_turns=5).reset(0)
+    assert env.agents == ("reasoner",)
+    for text, done in [(WRONG, False), (RIGHT, False), (NONE, False), (RIGHT, False), (r"\boxed{10/2}", True)]:
+        env.step("reasoner", text)
+        assert env.done is done
+    assert env.solved
+
+
+def test_ensemble(fake):
+    env = make_env("math", "ensemble", problems=ONE, reasoners=3, tool_users=2, max_turns=2).reset(0)
+    assert env.agents == ("reasoner_1", "reasoner_2", "reasoner_3", "tool_user_1", "tool_user_2", "judge")
+    first = {agent: prompt(env, agent) for agent in env.agents}
+    for agent in env.agents[:-1]:
+        assert prompt(env, agent) == first[agent]  # they do not see each other within the turn
+        env.step(agent, PRINTS_6 if "tool" in agent else RIGHT)
+    judge = prompt(env, "judge")
+    assert all(f"{agent}: {'6' if 'tool' in agent else '5'}" in judge for agent in env.agents[:-1])
+    assert not env.solved  # nobody but the judge answers for the team
+    reward = env.step("judge", RIGHT)
+    assert (reward.team, reward.local) == (1, pytest.approx(1.0))
+    assert env.solved
+    assert not env.done
+    assert "judge: 5" in prompt(env, "reasoner_1")
+    assert "tool_user_2: 6" in prompt(env, "reasoner_1")
+    for agent in env.agents:
+        env.step(agent, PRINTS_5 if "tool" in agent else RIGHT)
+    assert env.done
+
+
+def test_ensemble_ends_early_when_all_agree(fake):
+    env = make_env("math", "ensemble", problems=ONE).reset(0)
+    for agent in env.agents:
+        env.step(agent, PRINTS_6 if "tool" in agent else WRONG)
+    assert env.done
+    assert not env.solved
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"workflow": "duo", "problems": ONE}, "workflow='duo'"),
+        ({}, "give data="),
+        ({"problems": ONE, "data": "x.jsonl"}, "give data="),
+        ({"problems": []}, "at least one problem"),
+        ({"problems": ONE, "max_turns": 0}, "max_turns=0"),
+        ({"problems": ONE, "colour": 1}, "colour"),
+        ({"workflow": "ensemble", "problems": ONE, "reasoners": 0, "tool_users": 0}, "reasoners=0"),
+    ],
+)
+def test_bad_options_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        make_env("math", **options)
+    with pytest.raises(ValueError, match="unknown agent 'planner'"):
+        MathEnv(problems=ONE).reset(0).observe("planner")
+
+
+# ------------------------------------------------------------------------------------------------------------- contract
+
+
+@pytest.mark.parametrize("workflow", ["mas", "single", "ensemble"])
+def test_copies_are_independent_and_observe_changes_nothing(fake, workflow):
+    env = MathEnv(workflow, problems=ONE).reset(0)
+    for turn in range(2):
+        for agent in env.agents:
+            before = dict(vars(env))
+            twin = env.copy()
+            env.observe(agent)
+            twin.step(agent, PRINTS_5 if agent.startswith("tool") else RIGHT)
+            assert vars(env) == before, turn
+            env.step(agent, NONE)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(st.sampled_from("\\boxed{}5`python\n#<think>/$ ,()é\x00"), max_size=80))
+def test_any_text_gives_rewards_in_range(text):
+    for workflow in ("mas", "ensemble"):
+        env = MathEnv(workflow, problems=ONE, timeout=5).reset(0)
+        for agent in env.agents:
+            reward = env.step(agent, text)
+            assert 0 <= reward.team <= 1
+            assert 0 <= reward.local <= 1 + 1e-9
+
+
+def test_seeds_walk_through_all_problems_in_a_fixed_order():
+    problems = [Problem(f"What is {i}?", str(i)) for i in range(50)]
+    walk = [MathEnv(problems=problems).reset(seed).problem.question for seed in range(50)]
+    assert sorted(walk) == sorted(problem.question for problem in problems)
+    assert walk != [problem.question for problem in problems]
+    assert MathEnv(problems=problems).reset(50).problem.question == walk[0]
+    assert MathEnv(problems=problems).reset(7).problem.question == walk[7]
+
+
+# ------------------------------------------------------------------------------------------------------------ data sets
+
+ROWS = [
+    ({"question": "Q?", "answer": "He has <<2+3=5>>5.\n#### 1,005"}, "1,005"),  # GSM8K
+    ({"problem": "Q?", "answer": "\\frac12", "solution": "long"}, "\\frac12"),  # DeepScaleR, MATH-500
+    ({"problem": "Q?", "answer": "70", "difficulty": "3/8"}, "70"),  # Polaris
+    ({"Problem": "Q?", "Answer": 204, "ID": "2024-I-1"}, "204"),  # AIME
+    (
+        {"question": "Q?", "final_answer": ["$2$", "$3$"], "solution": ["long"], "unit": None},
+        "$2$, $3$",
+    ),  # OlympiadBench
+    ({"problem": "Q?", "solution": "So it is $\\boxed{7}$.", "level": "Level 5"}, "7"),  # MATH
+    ({"prompt": "Q?", "answer": 2.5}, "2.5"),
+]
+
+
+@pytest.mark.parametrize(("row", "gold"), ROWS)
+def test_formats_are_told_by_their_fields(row, gold):
+    assert read_problem(row) == Problem("Q?", gold)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {},
+        {"question": "Q?"},
+        {"answer": "5"},
+        {"question": "Q?", "answer": ""},
+        {"question": "Q?", "answer": True},
+        {"question": 7, "answer": "5"},
+        {"problem": "Q?", "solution": "no box"},
+        {"question": "Q?", "answer": "so ####"},
+        {"question": "Q?", "answer": float("nan")},
+        {"question": "Q?", "answer": {"value": 5}},
+    ],
+)
+def test_rows_that_are_no_problem_are_errors(row):
+    with pytest.raises(ValueError, match=r"no mathematics problem|empty answer"):
+        read_problem(row)
+
+
+@pytest.mark.parametrize(
+    ("shown", "tail"),
+    [
+        ("What is $2.5 + 3$?", "\nPlease reason step by step, and put your final answer within \\boxed{}."),
+        ("What is $2 + 3$?", " Please reason step by step, and put your final answer within \\boxed{}."),
+        ("Find $x$.", " Let's think step by step and output the final answer within \\boxed{}.\n"),
+        ("The box \\boxed{7} is shown. What is it?", ""),
+        ("Find n\nwhere n > 3", "\nPut the answer in \\boxed{ }"),
+    ],
+)
+def test_the_instruction_at_the_end_is_not_shown_twice(shown, tail):
+    assert read_problem({"problem": shown + tail, "answer": "5"}).question == shown
+
+
+def test_files_are_read_once_and_errors_name_file_and_row(tmp_path):
+    good = load_problems(str(SAMPLES / "math_sample.jsonl"))
+    assert [problem.answer for problem in good] == ["18", "\\frac{14}{3}", "204", "$2$, $3$"]
+    assert load_problems(str(SAMPLES / "math_sample.jsonl")) is good
+    assert MathEnv(data=str(SAMPLES / "math_sample.jsonl")).problems is good
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"question": "Q?", "answer": "5"}\n{"text": "no"}\n')
+    with pytest.raises(ValueError, match=r"bad\.jsonl', row 2.*fields text"):
+        load_problems(str(bad))
+    with pytest.raises(FileNotFoundError, match=r"missing\.jsonl"):
+        load_problems("missing.jsonl")
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("gsm8k_test", 1319), ("gsm8k_train", 7473), ("math500", 500), ("aime24", 30), ("olympiadbench", 674)],
+)
+def test_benchmark_files(name, count):
+    problems = load_problems(str(Path(DATA) / f"{name}.jsonl"))
+    assert len(problems) == count
+    assert not any("\\boxed{}" in problem.question or "####" in problem.answer for problem in problems)
+    assert all(len(problem.question) > 10 for problem in problems)
+
+
+def test_sample_rows_are_json():
+    assert all(json.loads(line) for line in (SAMPLES / "math_sample.jsonl").read_text().splitlines())
