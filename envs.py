@@ -1,11 +1,11 @@
 """Environments: what an agent sees, what its text does, and what that is worth.
 
-An `Env` is one instance of a cooperative task for one or more agents. `observe` gives an agent its prompt as chat messages
-and changes nothing; `step` reads one agent's whole response, changes the state and returns a `Reward`; `copy` gives an
-independent twin, which is how tree sampling scores K candidates without one seeing another.
+An `Env` is one instance of a cooperative task for one or more agents. `observe` gives an agent its prompt as chat
+messages and changes nothing; `step` reads one agent's whole response, changes the state and returns a `Reward`; `copy`
+gives an independent twin, which is how tree sampling scores K candidates without one seeing another.
 
-`make_env(task, workflow)` builds one. The three board games live here, mathematics in `math_env.py`, code in `code_env.py`.
-No torch in this file.
+`make_env(task, workflow)` builds one. The three board games live here, mathematics in `math_env.py`, code in
+`code_env.py`. `python envs.py TASK` lets a person play the roles. No torch in this file.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def mixed_reward(reward: Reward, alpha: float = 1.0) -> float:
 
 
 class Env(Protocol):
-    """One task instance. Agents act in the order of `agents`; `simultaneous` agents do not see each other within a turn."""
+    """A task instance. Agents act in the order of `agents`; within a turn `simultaneous` ones do not see each other."""
 
     agents: tuple[str, ...]
     simultaneous: bool
@@ -89,7 +89,7 @@ def make_env(task: str, workflow: str = "mas", **options: Any) -> Env:
         raise ValueError(f"task {task!r}: {error}") from None
 
 
-# ---------------------------------------------------------------------------------------------------------------- answers
+# -------------------------------------------------------------------------------------------------------------- answers
 
 MAX_ANSWER = 10_000  # characters of an answer that are read
 MAX_MOVES = 200  # moves of a plan that are read
@@ -98,8 +98,8 @@ MAX_MOVES = 200  # moves of a plan that are read
 def parse_answer(text: str) -> list | None:
     """The list after the last `####` marker, or None when there is no marker or no readable list behind it.
 
-    Accepts numbers, quoted or bare words and nested lists, on one line or several; text after the list is ignored. Nothing
-    is ever evaluated: bare words are quoted and the rest is read as JSON.
+    Accepts numbers, quoted or bare words and nested lists, on one line or several; text after the list is ignored.
+    Nothing is ever evaluated: bare words are quoted and the rest is read as JSON.
 
     >>> parse_answer("so I go right\\n#### [R, 'down', D] done")
     ['R', 'down', 'D']
@@ -146,17 +146,20 @@ def parse_moves(answer: list) -> list[str | None]:
     return [_SPELLINGS.get(move.strip().lower()) if isinstance(move, str) else None for move in answer[:MAX_MOVES]]
 
 
-# ----------------------------------------------------------------------------------------------------------------- boards
+# --------------------------------------------------------------------------------------------------------------- boards
 
 BoardT = TypeVar("BoardT", bound="Board")
 FIRST_TURN = "This is the first turn."
-PROGRAM = "Write one program in a fenced ```python block; it gets no input, and what it prints is read as your answer. "
 TOOL_SECONDS = 5.0  # wall-clock limit of the tool user's program
+PROGRAM = (
+    f"Write one program in a fenced ```python block. It gets no input and has {TOOL_SECONDS:g} seconds; what it prints "
+    "is read as your answer. "
+)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an answer did to a board: the team reward, and the agent-specific share of the local reward for either role."""
+    """What an answer did to a board: the team reward, and for either role the .8 share of its local reward."""
 
     team: float
     legal: bool
@@ -173,12 +176,13 @@ class Board:
     tool `direct`: the tool user writes its proposal itself as an answer line.
     tool `python`: it writes a fenced program, run in the sandbox, and the answer line that this prints is the proposal.
 
-    Local rewards (paper, appendix): planner .1 format + .1 legal + .8 * act; tool user .1 format + .1 executes + .8 * propose.
-    `executes`: the proposed answer is legal (direct), the program ran without an error (python).
+    Local rewards (paper, appendix): planner .1 format + .1 legal + .8 * act; tool user .1 format + .1 executes +
+    .8 * propose. `executes`: the proposed answer is legal (direct), the program ran without an error (python).
     The tool user's team reward is what the team would get if its proposal were the team's answer, computed on a copy.
 
-    A subclass says how to make a level (`_generate`), draw it (`_describe`), explain it (`RULES`, `ANSWER`) and apply an
-    answer (`_apply`). All state must be immutable values, replaced and never changed in place: then a shallow copy is a copy.
+    A subclass says how to make a level (`_generate`), draw it (`_describe`), explain it (`RULES`, `ANSWER`) and apply
+    an answer (`_apply`). All state must be immutable values, replaced and never changed in place: then a shallow copy
+    is a copy.
     """
 
     RULES: str
@@ -220,7 +224,7 @@ class Board:
     def _new_high(self, potential: float) -> float:
         """How far this raises the best potential of the episode (0 at the start, 1 when solved, never more).
 
-        The shares of an episode add up to its best potential, whatever the plans: only what is new pays, and it pays once.
+        The shares of an episode add up to its best potential, whatever the plans: only what is new pays, and only once.
         """
         gain = max(0.0, potential - self.best)
         self.best += gain
@@ -298,18 +302,18 @@ def _run_program(text: str) -> tuple[bool, bool, str]:
     return True, result.status == "ok", result.stdout if result.status == "ok" else ""
 
 
-# -------------------------------------------------------------------------------------------------------------- Plan-Path
+# ------------------------------------------------------------------------------------------------------------ Plan-Path
 
 
 class PlanPath(Board):
     """Walk from the start to the goal around blocked cells, `max_moves` moves a turn at most.
 
-    Team reward: 1 at the goal, else max(0, (d_before - d_after) / d_start) with d the shortest-path distance to the goal.
-    Progress, the .8 share of both roles: net steps towards the goal / max(moves given, min(max_moves, d_before)), at least 0.
-    Net steps, so that loops, bumps and walking away earn nothing, and an empty plan earns its format share only.
+    Team reward: 1 at the goal, else max(0, (d_before - d_after) / d_start), d the shortest-path distance to the goal.
+    Progress, the .8 share of both roles: net steps towards the goal / max(moves given, min(max_moves, d_before)), at
+    least 0. Net steps, so loops, bumps and walking away earn nothing, and an empty plan earns its format share only.
 
-    Options: `rows`, `cols` (cells), `blocks` (share of blocked cells), `max_moves` (moves a turn), `view`: "grid" draws the
-    board, "cells" names the blocked cells by their offset from the player (shorter, for models trained from scratch).
+    Options: `rows`, `cols` (cells), `blocks` (share of blocked cells), `max_moves` (moves a turn), `view`: "grid" draws
+    the board, "cells" names the blocked cells by their offset from the player (short, for models trained from scratch).
     Levels: random blocks, start and goal connected and at least (rows + cols) // 4 steps apart.
     """
 
@@ -446,7 +450,7 @@ class PlanPath(Board):
 # -------------------------------------------------------------------------------------------------------------- Sokoban
 
 WALLS = 0.25  # share of inner cells that a generated Sokoban level blocks
-MAX_POSITIONS = 300_000  # positions of one Sokoban level that are searched: some seconds, some hundred MB
+MAX_POSITIONS = 300_000  # positions of one Sokoban level that are searched: about 8 s and 100 MB
 
 
 class Sokoban(Board):

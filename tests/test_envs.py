@@ -837,6 +837,34 @@ def test_a_program_is_one_answer(monkeypatch, capsys):
     assert sandbox.seen == [("x = 1\n\nprint('#### [U]')\n", "")]
 
 
+def test_math_and_code_are_played_from_a_file(tmp_path, monkeypatch, capsys):
+    (tmp_path / "math.jsonl").write_text('{"question": "What is 4 + 5?", "answer": "9"}\n')
+    text = "I add.\n\\boxed{9}\n\n```python\nprint(9)\n```\n"
+    out = played(["math", "--data", str(tmp_path / "math.jsonl")], text, monkeypatch, capsys)
+    assert out.count("What is 4 + 5?") == 2
+    assert out.count("team=1.00 local=1.00") == 2
+    assert out.endswith("Solved.\n")
+    row = {"question": "Print 7.", "tests": [{"input": "", "output": "7\n"}], "solutions": ["print(7)"]}
+    (tmp_path / "code.jsonl").write_text(json.dumps(row) + "\n")
+    arguments = ["code", "--workflow", "single", "--data", str(tmp_path / "code.jsonl")]
+    out = played(arguments, "```python\nprint(7)\n```\n", monkeypatch, capsys)
+    assert "Print 7." in out
+    assert "team=1.00 local=1.00" in out
+    with pytest.raises(SystemExit):
+        envs.play(["math", "--data", str(tmp_path / "nowhere.jsonl")])
+    assert "nowhere.jsonl" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("task", BOARDS)
+def test_the_command(task):
+    command = [sys.executable, str(Path(envs.__file__)), task, "--workflow", "single", "--seed", "2"]
+    done = subprocess.run(command, input="#### []\n", capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert prompt(make_env(task, "single").reset(seed=2)) in done.stdout
+    assert "team=0.00 local=0.10" in done.stdout
+    assert done.stdout.endswith("End of input.\n")
+
+
 def test_options_that_a_task_does_not_have_end_with_a_message(capsys):
     for arguments in (["sudoku", "--data", "x.jsonl"], ["sudoku", "--workflow", "ensemble"]):
         with pytest.raises(SystemExit) as error:
