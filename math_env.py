@@ -110,7 +110,7 @@ _ROLES = {
 def _agents(workflow: str, reasoners: int, tool_users: int) -> tuple[str, ...]:
     if workflow == "ensemble":
         if reasoners < 0 or tool_users < 0 or reasoners + tool_users < 1:
-            raise ValueError(f"reasoners={reasoners}, tool_users={tool_users}: the judge needs somebody's answer")
+            raise ValueError(f"reasoners={reasoners}, tool_users={tool_users}: give the judge a team")
         members = [f"reasoner_{n + 1}" for n in range(reasoners)] + [f"tool_user_{n + 1}" for n in range(tool_users)]
         return (*members, "judge")
     workflows = {"mas": ("reasoner", "tool_user"), "single": ("reasoner",)}
@@ -123,8 +123,8 @@ class MathEnv:
     """One problem, solved by a team (workflows: see the top of this file).
 
     Rewards, all in [0, 1]. Team: 1 if the agent's answer is right, as if it were the team's answer. Local (paper,
-    appendix): reasoner and judge .2 for a readable answer + .8 if right; tool user .1 for a program that parses + .1 for
-    running without error and printing something + .8 if right. InfraError when the program or the comparison could not
+    appendix): reasoner and judge .2 for a readable answer + .8 if right; tool user .1 for a program that parses + .1 if
+    it runs without error and prints something + .8 if right. InfraError when the program or the comparison could not
     run for reasons of ours; the state is then unchanged.
 
     Options: `data`, a file or hub id (with `split` and `config`), or `problems`, a sequence of `Problem` or of rows as

@@ -61,7 +61,8 @@ _CHARACTERS = str.maketrans(
     }
 )
 _SHORT_UNITS = "cm|mm|km|kg|mg|ml|ft|in|mi|per|lbs?|oz|hrs?|mins?|secs?|mph|kph|deg|day"
-_WORD_UNIT = rf"(?!(?:sqrt|infty|times|cdot)\b)(?:[A-Za-z]{{4,}}|{_SHORT_UNITS})"
+_NO_UNITS = "sqrt|infty|times|squared|cubed|factorial|dozen|hundred|thousand|(?:m|b|tr)illion|over|plus|minus"
+_WORD_UNIT = rf"(?!(?:{_NO_UNITS})\b)(?:[A-Za-z]{{4,}}|{_SHORT_UNITS})"
 _SPELLINGS = [
     (re.compile(pattern), replacement)
     for pattern, replacement in [
@@ -83,7 +84,7 @@ _SPELLINGS = [
         (r"\\neq?(?![a-zA-Z])|!=", r"\\ne "),
         (r"\\lt(?![a-zA-Z])", "<"),
         (r"\\gt(?![a-zA-Z])", ">"),
-        (r"\+\s*/?\s*-(?=\s*[\d\\a-z])", r"\\pm "),
+        (r"\+\s*/\s*-", r"\\pm "),
         (r"\+\s*\\infty", r"\\infty"),
         (r"(?<![a-zA-Z\\])(?:infinity|infty|oo)(?![a-zA-Z])", r"\\infty"),
         (r"(?<![a-zA-Z\\])(pi|sqrt)(?![a-zA-Z])", r"\\\1 "),
@@ -121,8 +122,9 @@ def clean(text: str) -> str:
     text = re.sub(r"\s+", " ", text).strip(" ,;").removesuffix(".").rstrip()
     about = [part.strip() for part in re.split(r"\\approx|≈", text) if part.strip()]
     if len(about) > 1:  # \sqrt2 \approx 1.41: the exact side counts; x \approx 1.41: the number
-        text = about[1] if re.fullmatch(_NAME, about[0]) else about[0]
-    return re.sub(r"^\(\s*([A-Za-z])\s*\)$", r"\1", text)  # choice (C)
+        text = about[1] if _NAME.fullmatch(about[0]) else about[0]
+    text = re.sub(r"(?<!\w) | (?!\w)", "", text)  # a space matters between words and digits only
+    return re.sub(r"^\(([A-Za-z])\)$", r"\1", text)  # choice (C)
 
 
 # --------------------------------------------------------------------------------------------- numbers, bases and words
@@ -138,7 +140,10 @@ _RATIO = re.compile(
 _REPEATING = re.compile(r"([+-]?)(\d*)\.(\d*)\\(?:overline|bar|dot)\{(\d+)\}")
 _BASED = re.compile(r"\(?([0-9A-F]+)\)?_(?:\{ ?(\d{1,2}) ?\}|(\d{1,2}))")
 _WORDS = re.compile(r"(?=.*[A-Za-z]{4})[A-Za-z][A-Za-z' .-]*")
-_NAME = re.compile(r"[A-Za-z|\\][A-Za-z\\{}_'| \d]*(?:\^\{?-1\}?)?(?:\([A-Za-z\\{}_, ]*\))?")
+_NAME = re.compile(
+    r"(?!.*(?:\\(?:sqrt|pi|infty|binom|log|ln)\b|\\frac\{\d))"  # these are values
+    r"[A-Za-z|\\][A-Za-z\\{}_'| \d]*(?:\^\{?-1\}?)?(?:\([A-Za-z\\{}_, ]*\))?"  # x, a_{n}, |AB|, f(x), f^{-1}(x)
+)
 
 
 def _number(text: str) -> tuple[Fraction, Fraction | None] | None:
@@ -185,35 +190,33 @@ def decide(gold: str, answer: str) -> bool | None:
         return False
     if gold.casefold() == answer.casefold():
         return True
-    if gold.endswith("%") != answer.endswith("%"):  # one of them in percent: 35% is 35 and 0.35
-        g, a = gold.rstrip("%"), answer.rstrip("%")
-        pair = (rf"\frac{{{g}}}{{100}}", a) if gold.endswith("%") else (g, rf"\frac{{{a}}}{{100}}")
-        verdicts = decide(g, a), decide(*pair)
-        return True if True in verdicts else None if None in verdicts else False
-    gold, answer = gold.removesuffix("%"), answer.removesuffix("%")
     g_base, a_base = _BASED.fullmatch(gold), _BASED.fullmatch(answer)
     if g_base:  # "write 5 in base 2" is not answered by 5
         return bool(a_base) and _based(g_base) == _based(a_base)  # type: ignore[arg-type]
     if a_base:
         digits, base = _based(a_base)
-        if all(int(digit, 36) < base for digit in digits) and len(digits) < 200 and 2 <= base <= 36:
+        if 2 <= base <= 36 and len(digits) < 200 and all(int(digit, 36) < base for digit in digits):
             answer = str(int(digits, base))
-    exact, given = _number(gold), _number(answer)
+    exact, given = _number(gold.removesuffix("%")), _number(answer.removesuffix("%"))
     if exact and given:
-        (value, _), (decimal, tolerance) = exact, given
-        return value == decimal or (
-            tolerance is not None and not _terminates(value) and abs(value - decimal) <= tolerance
-        )
+        scales = {Fraction(1)}  # one of the two in percent: 35% is 35 and 0.35
+        if gold.endswith("%") != answer.endswith("%"):
+            scales.add(Fraction(1, 100) if gold.endswith("%") else Fraction(100))
+        return any(_equal_numbers(exact[0] * scale, *given) for scale in scales)
     if _WORDS.fullmatch(gold) or _WORDS.fullmatch(answer):
         return False
     return None
 
 
 def _based(match: re.Match[str]) -> tuple[str, int]:
-    return match[1].lstrip("0"), int(match[2] or match[3])
+    return match[1].lstrip("0") or "0", int(match[2] or match[3])
 
 
-# ---------------------------------------------------------------------------- structure and algebra
+def _equal_numbers(gold: Fraction, answer: Fraction, tolerance: Fraction | None) -> bool:
+    return gold == answer or (tolerance is not None and not _terminates(gold) and abs(gold - answer) <= tolerance)
+
+
+# ------------------------------------------------------------------------------------------------ structure and algebra
 
 
 def _split(text: str, marks: str) -> tuple[list[str], list[str]]:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import threading
 import time
+from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 import math_answers
 from envs import InfraError
 from math_answers import extract_answer, math_equal, score_answers
+from math_equality import clean
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -338,6 +341,106 @@ x \ne 3 | x = 3 | 0
 \text{east} | 5 east | 0
 42 | the answer is 42 | 0
 42 | 42 appears above but I am not sure | 0
+# mixtures
+\frac{1}{2} | 1 \over 2 | 1
+4.25 | \frac{17}{4} | 1
+10 | 10 \text{ or } 12 | 0
+5 | 5, 5 | 0
+(x-1)^2 | (1-x)^2 | 1
+0.5 | 50\% | 1
+y=\frac{1}{2}x | 2y=x | 1
+3:4 | 3 : 4 | 1
+3:4 | 4:3 | 0
+5! | 120 | 1
+\frac13 | 33.\overline{3}\% | 1
+\frac{0.5}{2} | 0.25 | 1
+\text{Yes} | yes. | 1
+5 | \text{The answer is 5} | 0
+p=3,q=4 | q=4, p=3 | 1
+(3,4) | x=3, y=4 | 1
+3 | 1, 2, 3 | 0
+3 | \pm 3 | 0
+3 | 3 million | 0
+3000000 | 3 million | 0
+3 | 3 squared | 0
+-1 | 2+-3 | 1
+x^2 - 3x | x^2 + -3x | 1
+2x+3 | 2 x + 3 | 1
+\frac{x}{2} | x/2 | 1
+\frac{x}{2} | 0.5x | 1
+\frac{x+1}{2} | x+1/2 | 0
+2^{k-n} | \frac{2^k}{2^n} | 1
+2^{k-n} | 2^k-2^n | 0
+\frac{a b}{2} | ab/2 | 1
+\frac{N}{2} | N/2 | 1
+M=\frac{9}{32} \sqrt{2} | \frac{9\sqrt2}{32} | 1
+N(n)=\left\lfloor\frac{2 n}{3}\right\rfloor+1 | \lfloor 2n/3 \rfloor + 1 | 1
+\lfloor\frac{2 n-1}{5}\rfloor | \left\lfloor \frac{2n-1}{5} \right\rfloor | 1
+\frac{-1+\sqrt{5}}{2} | \frac{\sqrt5-1}{2} | 1
+1,\frac{3 + \sqrt{21}}{2},\frac{3 - \sqrt{21}}{2} | 1, \frac{3 \pm \sqrt{21}}{2} | 1
+d=\frac{1+\sqrt{1+8 n}}{2} | \frac{\sqrt{8n+1}+1}{2} | 1
+x=\frac{1}{6} \pi+\pi k, \frac{1}{3} \pi+\pi k | \frac{\pi}{6}+k\pi, \frac{\pi}{3}+k\pi | 1
+4 \pi^{2}-1 | 4π² - 1 | 1
+\frac{5 \pi}{4} \sqrt{17} | \frac{5\pi\sqrt{17}}{4} | 1
+(22+8 \sqrt{6}, 22-8 \sqrt{6}) | (22-8\sqrt6, 22+8\sqrt6) | 0
+(10^{4}, 10^{3}) | (10000, 1000) | 1
+(\log_{10} 2, 4) | (4, \log_{10} 2) | 0
+(-\sqrt{3}, \sqrt{3}) | -\sqrt{3} < x < \sqrt{3} | 1
+(-\sqrt{3}, \sqrt{3}) | |x|<\sqrt3 | 0
+\left[ \frac{\pi^2}{8}, \frac{5 \pi^2}{4} \right] | [\pi^2/8, 5\pi^2/4] | 1
+\left(\frac{3}{5},\frac{8}{3}\right] | (0.6, 8/3] | 1
+\left(\frac{3}{5},\frac{8}{3}\right] | (0.6, 2.67] | 0
+\mathbb{R} | (-\infty,\infty) | 1
+\mathbb{R} \setminus \{1\} | (-\infty,1)\cup(1,\infty) | 1
+\frac{\sqrt{3}}{2} + \frac{1}{2}i | \frac{\sqrt3+i}{2} | 1
+e^{i\pi} | -1 | 1
+\frac{1}{\sqrt{2}} | \frac{\sqrt{2}}{2} | 1
+\sqrt{x} | x^{1/2} | 1
+\sqrt{x} | x^{0.5} | 1
+\log x^2 | 2\log x | 0
+(1,2) | 1<x<2 | 1
+(1,2) | [1,2) | 0
+5 | 5 \approx 5.1 | 1
+\sqrt{2} | \sqrt{2} \approx 1.414 | 1
+\sqrt{2} | x \approx 1.414 | 0
+2 \text{ hours} | 2 hours | 1
+$32,348 | 32348 | 1
+\text{(E)} | E | 1
+\text{(E)} | e | 1
+x^2+y^2=4 | y^2 + x^2 = 4 | 1
+x^2+y^2=4 | x^2+y^2=2 | 0
+x^2+y^2=4 | \frac{x^2}{4}+\frac{y^2}{4}=1 | 1
+\frac{dy}{dx}=3 | 3 | 1
+a=b=2 | a=2 | 1
+x>3 | y>3 | 0
+x>3 | x>3.0 | 1
+x>3 | 3 | 0
+x \le -1 \text{ or } x \ge 1 | (-\infty,-1] \cup [1,\infty) | 1
+123456789123456789 | 123,456,789,123,456,789 | 1
+0.1 | 1e-1 | 1
+1/3 | 0.3333333333333333 | 1
+1/3 | 1/3.0 | 1
+0.05 | .05 | 1
+99999999999999999999.5 | 99999999999999999999.4 | 0
+x | \text{x} | 1
+\alpha+\beta | \beta+\alpha | 1
+\theta | θ | 1
+AB | BA | 1
+\angle ABC = 60^\circ | 60 | 1
+10\text{ feet} | 10 \text{ ft} | 1
+-\frac{1}{2} | \frac{1}{-2} | 1
+-\frac{1}{2} | \left(-\frac{1}{2}\right) | 1
+(-3)^2 | 9 | 1
+-3^2 | -9 | 1
+\frac{3}{4}\cdot 8 | 6 | 1
+5\times 10^{-3} | 0.005 | 1
+\pi | \pi = 3.14 | 0
+\pi | \pi \approx 3.14 | 1
+12.5\% | \frac{1}{8} | 1
+33.3333\% | \frac13 | 0
+\frac13 | 33.3333\% | 1
+\frac13 | 33.3\% | 0
+0 | 0_2 | 1
 # malformed or empty
 42 |  | 0
 42 | \frac{ | 0
@@ -356,16 +459,282 @@ x \ne 3 | x = 3 | 0
 \infty | -\infty | 0
 42 | True | 0
 """
-TABLE = [
-    (gold.strip(), answer.strip(), verdict.strip() == "1")
-    for gold, answer, verdict in (
-        line.replace("|x|", "\0").split("|") for line in PAIRS.strip().splitlines() if not line.startswith("#")
-    )
-]
-TABLE = [(gold.replace("\0", "|x|"), answer.replace("\0", "|x|"), verdict) for gold, answer, verdict in TABLE]
+TABLE = [line.split(" | ") for line in PAIRS.strip().splitlines() if not line.startswith("#")]
 
 
-@pytest.mark.parametrize(("gold", "answer", "equal"), TABLE)
-def test_pair(gold, answer, equal):
+@pytest.mark.parametrize(("gold", "answer", "verdict"), TABLE)
+def test_pair(gold, answer, verdict):
+    equal = {"1": True, "0": False}[verdict]
     assert math_equal(gold=gold, answer=answer) is equal
     assert math_equal(gold=rf"\boxed{{{gold}}}", answer=rf"\fbox{{{answer}}}") is equal
+
+
+def test_the_table_is_long_and_has_both_verdicts():
+    assert len({(gold, answer) for gold, answer, _ in TABLE}) == len(TABLE) >= 150
+    assert sum(verdict == "0" for *_, verdict in TABLE) >= 100
+
+
+def test_gold_and_answer_cannot_be_swapped():
+    with pytest.raises(TypeError):
+        math_equal("5", "5")  # type: ignore[misc]
+    assert math_equal(gold=r"\frac13", answer="0.333333")
+    assert not math_equal(gold="0.333333", answer=r"\frac13")
+
+
+# ---------------------------------------------------------------------------------------------------- finding an answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"so \boxed{5}", "5"),
+        (r"so \fbox{5}", "5"),
+        (r"so \boxed {5}.", "5"),
+        (r"so $\boxed 6$.", "6"),
+        (r"so \boxed 64.", "64"),
+        (r"\boxed-6", "-6"),
+        (r"\boxed\frac12 then", r"\frac12"),
+        (r"so \\boxed{5}", "5"),
+        (r"\boxed{4} no, \boxed{5}", "5"),
+        (r"\boxed{4} or \boxed 5", "5"),
+        (r"\boxed 4 or \boxed{5}", "5"),
+        (r"\boxed{5} and \boxed{}", "5"),
+        (r"\boxed{5} and \boxed{ }", "5"),
+        (r"\boxed{\boxed{5}}", r"\boxed{5}"),
+        (r"\boxed{1 + \fbox{2}}", r"1 + \fbox{2}"),
+        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed{\{1,2\}}", r"\{1,2\}"),
+        (r"\boxed{\left\{x \right.} end}", r"\left\{x \right."),
+        (r"\boxed{5} and then \boxed{12", "5"),
+        (r"cut off \boxed{12", None),
+        (r"a } stray { brace \boxed{5}", "5"),
+        (r"\boxed{5} <think>maybe \boxed{6}</think>", "5"),
+        (r"<think>\boxed{6}</think> \boxed{5}", "5"),
+        (r"\boxed{6} </think> \boxed{5}", "5"),
+        (r"<think>\boxed{6}</think> none", None),
+        (r"<think>\boxed{6} and cut off", None),
+        (r"\boxed{5} <think>\boxed{6} and cut off", "5"),
+        ("so it is\n#### -6", "-6"),
+        ("so it is\n#### 1,080 \n\n", "1,080"),
+        ("#### 6\nno, wait", None),
+        ("#### ", None),
+        ("\\boxed{5}\n#### 6", "5"),
+        ("42 appears above but I am not sure", None),
+        (r"\boxed{}", None),
+        ("the last number is 4 9", None),
+        ("", None),
+        ("\\boxed{\n5\n}", "5"),
+    ],
+)
+def test_extract_answer(text, answer):
+    assert extract_answer(text) == answer
+
+
+def test_long_answers_are_found_whole():
+    polynomial = " + ".join(f"{n + 2}x^{{{n}}}" for n in range(18))
+    assert len(polynomial) > 150
+    assert score_answers(["long " * 400 + rf"\boxed{{{polynomial}}}"], [polynomial]) == [1.0]
+
+
+# -------------------------------------------------------------------------------------------------------------- scoring
+
+
+def test_score_answers_reads_whole_responses():
+    texts = [
+        r"\boxed{\frac27}",
+        "2/7",
+        "#### -6",
+        "#### 6",
+        r"<think>\boxed{1}</think>",
+        r"\boxed{1080}",
+        r"\boxed{0.625}",
+    ]
+    golds = [r"\boxed{\frac27}", "2/7", "-6", "-6", "1", "She has 1080.\n#### 1,080", "5/8"]
+    assert score_answers(texts, golds) == [1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0]
+    assert score_answers([], []) == []
+    with pytest.raises(ValueError, match="2 texts but 1 golds"):
+        score_answers(["a", "b"], ["a"])
+
+
+def test_the_same_in_every_thread():
+    pairs = [(r"\sqrt{8}", r"2\sqrt{2}", True), (r"x^2-1", "(x-1)(x+1)", True), (r"\sqrt{8}", r"2\sqrt{3}", False)]
+    wrong = []
+
+    def work(k):
+        for gold, answer, equal in pairs:
+            gold, answer = f"{gold}+{k}", f"{answer}+{k}"  # another pair in every thread: no answer from a cache
+            if math_equal(gold=gold, answer=answer) is not equal:
+                wrong.append((gold, answer))
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+fractions = st.fractions(max_denominator=1000, min_value=-1000, max_value=1000)
+
+
+@given(fractions, fractions)
+def test_rational_numbers_are_equal_as_rational_numbers_are(a, b):
+    spelled = rf"\frac{{{b.numerator}}}{{{b.denominator}}}"
+    assert math_equal(gold=str(a), answer=spelled) is (a == b)
+
+
+@given(fractions, st.integers(1, 12), st.integers(-2, 2))
+def test_decimals_are_equal_when_exact_or_rounded_from_enough_digits(value, places, off):
+    decimal = round(value * 10**places) + off
+    text = f"{'-' if decimal < 0 else ''}{abs(decimal) // 10**places}.{abs(decimal) % 10**places:0{places}d}"
+    digits = len(text.replace(".", "").replace("-", "").lstrip("0"))
+    exact = Fraction(decimal, 10**places) == value
+    terminates = any((value * 10**n).denominator == 1 for n in range(12))
+    rounded = off == 0 and digits >= 6 and not terminates
+    assert math_equal(gold=str(value), answer=text) is (exact or rounded)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(st.sampled_from(r"\{}()[]^_&%$#|<>=+-*/!.,;~ 0123456789abxiepmfrcqt")), st.text(max_size=30))
+def test_no_text_raises(answer, anything):
+    for text in (answer, anything, rf"\boxed{{{answer}}}"):
+        assert math_equal(gold="5", answer=text) in (True, False)
+        assert extract_answer(text) != ""
+
+
+# ----------------------------------------------------------------------------------------- hostile answers and the pool
+
+HOSTILE = {
+    "tower": "9^{9^{9^9}}",
+    "factorials": "((((((9!)!)!)!)!)!)!",
+    "nested braces": "{" * 1900,
+    "product": r"\prod_{k=1}^{1000000000} \sin k",
+    "integral": r"\int_0^{10^9} \sin(x^x) dx",
+    "tangent": r"\tan(10^{10^{10}})",
+    "exponent": "1e999999999",
+}
+
+
+def test_hostile_answers_cost_their_limit_and_starve_nobody():
+    """All hostile answers at once; honest ones that need a worker come back correct and soon while they run."""
+    hostile = threading.Thread(
+        target=lambda: verdicts.extend(
+            score_answers([rf"\boxed{{{a}}}" for a in HOSTILE.values()], ["7"] * len(HOSTILE))
+        )
+    )
+    verdicts: list[float] = []
+    start = time.monotonic()
+    hostile.start()
+    waits = []
+    for k in range(2, 7):
+        time.sleep(0.2)
+        asked = time.monotonic()
+        assert math_equal(gold=rf"\sqrt{{{2 * k * k}}}", answer=rf"{k}\sqrt{{2}}")
+        waits.append(time.monotonic() - asked)
+    assert hostile.is_alive(), "the honest answers were meant to run beside hostile ones"
+    hostile.join()
+    assert verdicts == [0.0] * len(HOSTILE)
+    assert max(waits) < 10, waits
+    assert time.monotonic() - start < 5 + len(HOSTILE) * (math_answers.QUICK + math_answers.LIMIT + 2) / (
+        math_answers.SIZE - 1
+    )
+
+
+@pytest.mark.parametrize("unit", ["<think>", "\\boxed{", "\\", "\n", "#", "{", "\\boxed ", "7", "\\text{ ", "1 ", "x+"])
+def test_100_kilobytes_are_read_in_no_time(unit):
+    text = unit * (100_000 // len(unit))
+    start = time.monotonic()
+    extract_answer(text)
+    assert not math_equal(gold="7", answer=text)
+    assert score_answers([rf"\boxed{{{text}}}", text], ["8", "8"]) == [0.0, 0.0]
+    assert time.monotonic() - start < 2
+
+
+def test_a_killed_worker_is_replaced():
+    assert math_equal(gold=r"\sqrt{12}", answer=r"2\sqrt{3}")
+    pool = math_answers._pool
+    workers = [worker for worker in pool.idle.queue if worker is not None]
+    for worker in workers:
+        worker.process.kill()
+        worker.process.wait()
+    assert workers
+    assert math_equal(gold=r"\sqrt{20}", answer=r"2\sqrt{5}")
+
+
+def test_a_scorer_that_cannot_run_is_an_error_and_no_verdict(monkeypatch):
+    monkeypatch.setattr(math_answers, "_pool", math_answers._Pool(2))
+    monkeypatch.setattr(math_answers.sys, "executable", "/bin/false")
+    with pytest.raises(InfraError, match="did not start"):
+        math_equal(gold=r"\sqrt{28}", answer=r"2\sqrt{7}")
+    assert math_answers.scorer_counts() == {"compared": 1, "timeout": 0, "infra": 1}
+    assert math_equal(gold="0.5", answer="1/2")  # numbers need no worker
+    monkeypatch.undo()
+    assert math_equal(gold=r"\sqrt{28}", answer=r"2\sqrt{7}")  # the failure was not remembered as a verdict
+
+
+def test_workers_end_with_the_interpreter_even_when_it_is_killed():
+    program = """
+import os, signal, sys, threading, math_answers
+assert math_answers.math_equal(gold="x^2-1", answer="(x-1)(x+1)")
+print(*[worker.process.pid for worker in math_answers._pool.idle.queue if worker], flush=True)
+threading.Thread(target=lambda: math_answers.math_equal(gold="7", answer="9^{9^{9^9}}"), daemon=True).start()
+if "kill" in sys.argv:
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    for argument in ("leave", "kill"):
+        run = subprocess.run(
+            [sys.executable, "-c", program, argument], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert run.returncode == (-9 if argument == "kill" else 0), run.stderr
+        workers = run.stdout.split()
+        assert workers
+        deadline = time.monotonic() + 10
+        while any(Path(f"/proc/{pid}").exists() for pid in workers):
+            assert time.monotonic() < deadline, "a worker outlived its interpreter"
+            time.sleep(0.05)
+
+
+# ------------------------------------------------------------------------------------------------------ benchmark golds
+
+DATA = os.environ.get("AT_GRPO_DATA")
+
+
+def benchmark(name):
+    if not DATA:
+        pytest.skip("AT_GRPO_DATA names no folder with the benchmark files")
+    with open(Path(DATA) / f"{name}.jsonl", encoding="utf-8") as lines:
+        return [json.loads(line)["answer"].rpartition("####")[2].strip() for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("name", "every"), [("aime24", 1), ("aime25", 1), ("math500", 8), ("olympiadbench", 8), ("gsm8k_test", 1)]
+)
+def test_golds_of_the_benchmarks(name, every):
+    check_golds(benchmark(name), every)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["math500", "olympiadbench", "gsm8k_train"])
+def test_golds_of_the_benchmarks_all(name):
+    check_golds(benchmark(name), 1)
+
+
+def check_golds(golds, every):
+    """Every gold equals itself in a box, also with more spaces; no gold equals the next one, if that is different."""
+    pairs = list(pairwise(golds))[::every]
+    first = [gold for gold, _ in pairs]
+    spaced = [gold.replace("(", "( ").replace("+", " + ").replace("=", " = ") for gold in first]
+    for spelling in (first, spaced):
+        scores = score_answers([rf"So it is \boxed{{{gold}}}." for gold in spelling], first)
+        assert [gold for gold, score in zip(first, scores, strict=True) if score != 1] == []
+    # 5 and x=5 follow each other in MATH-500: spelled differently, but equal
+    different = [pair for pair in pairs if clean(pair[0]) != clean(pair[1]) and pair != ("5", "x=5")]
+    scores = score_answers(
+        [rf"So it is \boxed{{{answer}}}." for _, answer in different], [gold for gold, _ in different]
+    )
+    assert [pair for pair, score in zip(different, scores, strict=True) if score != 0] == []
+
+
+def test_golds_of_the_table():
+    golds = list(dict.fromkeys(gold for gold, *_ in TABLE if gold not in ("1/0", "\\infty")))
+    assert score_answers([rf"\boxed{{{gold}}}" for gold in golds], golds) == [1.0] * len(golds)
