@@ -27,39 +27,11 @@ MIN_DIGITS = 6  # significant digits a decimal needs to stand for a value that h
 
 # --------------------------------------------------------------------------------------------------------- one spelling
 
-_CHARACTERS = str.maketrans(
-    {
-        "−": "-",
-        "–": "-",
-        "×": r"\times ",
-        "·": r"\cdot ",
-        "⋅": r"\cdot ",
-        "÷": "/",
-        "π": r"\pi ",
-        "∞": r"\infty ",
-        "≤": r"\le ",
-    }
-    | {
-        "≥": r"\ge ",
-        "≠": r"\ne ",
-        "°": r"^\circ ",
-        "±": r"\pm ",
-        "∓": r"\mp ",
-        "∪": r"\cup ",
-        "∩": r"\cap ",
-        "∈": r"\in ",
-    }
-    | {
-        "∅": r"\emptyset ",
-        "²": "^2",
-        "³": "^3",
-        "½": r"\frac12",
-        "¼": r"\frac14",
-        "¾": r"\frac34",
-        "\xa0": " ",
-        "\u202f": " ",
-    }
+_LATEX = (  # a character and its LaTeX
+    r"−- –- ×\times ·\cdot ⋅\cdot ÷/ π\pi ∞\infty ≤\le ≥\ge ≠\ne °^\circ ±\pm ∓\mp ∪\cup ∩\cap ∈\in ∅\emptyset "
+    r"²^2 ³^3 ½\frac12 ¼\frac14 ¾\frac34"
 )
+_CHARACTERS = str.maketrans({entry[0]: entry[1:] + " " for entry in _LATEX.split()})
 _SHORT_UNITS = "cm|mm|km|kg|mg|ml|ft|in|mi|per|lbs?|oz|hrs?|mins?|secs?|mph|kph|deg|day"
 _NO_UNITS = "sqrt|infty|times|squared|cubed|factorial|dozen|hundred|thousand|(?:m|b|tr)illion|over|plus|minus"
 _WORD_UNIT = rf"(?!(?:{_NO_UNITS})\b)(?:[A-Za-z]{{4,}}|{_SHORT_UNITS})"
@@ -90,6 +62,7 @@ _SPELLINGS = [
         (r"(?<![a-zA-Z\\])(pi|sqrt)(?![a-zA-Z])", r"\\\1 "),
         (r"\\sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
         (r"\*\*", "^"),
+        (r"\\[lc]dots", r"\\dots"),
         (r"(\w+!|\([^()]*\)!)\s*(?=\^)", r"(\1)"),  # the parser cannot read n!^2
         (r"[\[(]?\\begin\{(?:[bp]|small)?(?:matrix|array)\}(?:\{[^{}]*\})?", r"\\begin{pmatrix}"),
         (r"\\end\{(?:[bp]|small)?(?:matrix|array)\}[\])]?", r"\\end{pmatrix}"),
@@ -268,9 +241,8 @@ def same(gold: str, answer: str) -> bool:
     if len(golds) == len(answers) == 1 and "{}" not in (g_kind, a_kind):
         return _same_relation(golds[0], answers[0])
     if g_kind == a_kind == "{}":  # repetition does not matter in a set
-        equal = all(any(same(g, a) for a in answers) for g in golds) and all(
-            any(same(g, a) for g in golds) for a in answers
-        )
+        covered = all(any(same(g, a) for a in answers) for g in golds)
+        equal = covered and all(any(same(g, a) for g in golds) for a in answers)
     elif {g_kind, a_kind} <= {"", "{}"}:
         equal = _same_unordered(golds, answers)
     elif len(golds) != len(answers):  # an interval and an inequality
@@ -303,12 +275,10 @@ def _interval(parts: list[str], marks: list[str]) -> tuple[str, str] | None:
         parts, marks = parts[::-1], [_MIRROR.get(mark, "?") for mark in marks[::-1]]
     if not marks or set(marks) - {"<", r"\le"} or len(parts) > 3:
         return None
-    if len(parts) == 2:
-        parts, marks = (
-            ([*parts, r"\infty"], [marks[0], "<"])
-            if _NAME.fullmatch(parts[1])
-            else ([r"-\infty", *parts], ["<", marks[0]])
-        )
+    if len(parts) == 2 and _NAME.fullmatch(parts[1]):  # 3 < x
+        parts, marks = [*parts, r"\infty"], [*marks, "<"]
+    elif len(parts) == 2:
+        parts, marks = [r"-\infty", *parts], ["<", *marks]
     low, name, high = parts
     if not _NAME.fullmatch(name):
         return None
@@ -331,7 +301,7 @@ def _same_relation(gold: str, answer: str) -> bool:
         parts, marks, interval = (golds, g_marks, g_set) if g_marks else (answers, a_marks, a_set)
         if interval:
             value = interval[1]
-        elif set(marks) == {"="} and (_NAME.fullmatch(parts[0]) or not re.search(r"[a-zA-Z]", parts[0])):
+        elif set(marks) == {"="} and (_NAME.fullmatch(parts[0]) or all(same(parts[-1], p) for p in parts)):
             value = parts[-1]
         else:
             return False
