@@ -16,7 +16,7 @@ import importlib
 import json
 import re
 import sys
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -708,7 +708,7 @@ class Sudoku(Board):
             )
         if clashes := _clashes(cells, size):
             raise ValueError(f"Sudoku: the clues repeat a number at {[divmod(i, size) for i in sorted(clashes)]}")
-        solution = next(_completions(list(cells), size), None)
+        solution = next(_completions(cells, size), None)
         if solution is None:
             raise ValueError(f"Sudoku: the puzzle has no solution: {list(rows)}")
         env.fixed, env.clues, env.solution = True, tuple(cells), solution
@@ -718,7 +718,7 @@ class Sudoku(Board):
     def _generate(self, rng: np.random.Generator) -> None:
         while True:
             solution = next(_completions([0] * self.size**2, self.size, rng))
-            clues = _dig(list(solution), self.size, self.blanks, rng)
+            clues = _dig(solution, self.size, self.blanks, rng)
             if clues.count(0) == self.blanks:
                 self.clues, self.solution = tuple(clues), solution
                 return
@@ -756,82 +756,75 @@ class Sudoku(Board):
 
 
 @cache
-def _units(size: int) -> list[tuple[int, int, int]]:
-    """The units of each cell: its row (0 to size - 1), its column (from size on) and its box (from 2 * size on)."""
+def _units(size: int) -> list[list[int]]:
+    """The cells of every row, column and box."""
     height, width = SUDOKU_BOXES[size]
-    per_band = size // width
-    return [(r, size + c, 2 * size + r // height * per_band + c // width) for r in range(size) for c in range(size)]
+    units: dict[tuple[str, int, int], list[int]] = {}
+    for cell in range(size**2):
+        r, c = divmod(cell, size)
+        for unit in (("row", r, 0), ("column", c, 0), ("box", r // height, c // width)):
+            units.setdefault(unit, []).append(cell)
+    return list(units.values())
+
+
+@cache
+def _peers(size: int) -> list[set[int]]:
+    """For every cell the others that must not hold the same number."""
+    return [{peer for unit in _units(size) if cell in unit for peer in unit} - {cell} for cell in range(size**2)]
+
+
+def _fits(grid: Sequence[int], size: int, cell: int, value: int) -> bool:
+    return not any(grid[peer] == value for peer in _peers(size)[cell])
 
 
 def _clashes(grid: Sequence[int], size: int) -> set[int]:
-    """The cells whose number is repeated in one of their units."""
-    count = Counter((unit, value) for value, units in zip(grid, _units(size), strict=True) for unit in units if value)
-    return {i for i, value in enumerate(grid) if any(count[unit, value] > 1 for unit in _units(size)[i])}
+    """The cells whose number is repeated in their row, column or box."""
+    return {cell for cell, value in enumerate(grid) if value and not _fits(grid, size, cell, value)}
 
 
-def _completions(grid: list[int], size: int, rng: np.random.Generator | None = None) -> Iterator[tuple[int, ...]]:
-    """Every way to fill the empty cells (in random order with `rng`), the cell with the fewest candidates first.
+def _completions(grid: Sequence[int], size: int, rng: np.random.Generator | None = None) -> Iterator[tuple[int, ...]]:
+    """Every way to fill the empty cells of a grid without clashes, in random order with `rng`."""
+    peers = _peers(size)
 
-    `taken` holds the numbers of each unit as bits; `grid` is used as scratch space and must break no rule.
-    """
-    units, everything = _units(size), (2 << size) - 2
-    taken = [0] * (3 * size)
-    for value, (row, col, box) in zip(grid, units, strict=True):
-        taken[row] |= 1 << value & everything
-        taken[col] |= 1 << value & everything
-        taken[box] |= 1 << value & everything
+    def put(grid: list[int], options: list[int], cell: int, value: int) -> tuple[list[int], list[int]]:
+        grid, options = grid.copy(), options.copy()
+        grid[cell] = value
+        for peer in peers[cell]:
+            options[peer] &= ~(1 << value)
+        return grid, options
 
-    def search() -> Iterator[tuple[int, ...]]:
-        fewest, cell, options = size + 1, -1, 0
-        for i, value in enumerate(grid):
-            if not value:
-                row, col, box = units[i]
-                candidates = everything & ~(taken[row] | taken[col] | taken[box])
-                if candidates.bit_count() < fewest:
-                    fewest, cell, options = candidates.bit_count(), i, candidates
-        if cell < 0:
+    def search(grid: list[int], options: list[int]) -> Iterator[tuple[int, ...]]:
+        empty = [cell for cell, value in enumerate(grid) if not value]
+        if not empty:
             yield tuple(grid)
             return
-        values = [value for value in range(1, size + 1) if options >> value & 1]
+        cell = min(empty, key=lambda cell: options[cell].bit_count())  # where the fewest numbers fit
+        values = [value for value in range(1, size + 1) if options[cell] >> value & 1]
         for value in values if rng is None else rng.permutation(values).tolist():
-            grid[cell] = value
-            for unit in units[cell]:
-                taken[unit] ^= 1 << value
-            yield from search()
-            grid[cell] = 0
-            for unit in units[cell]:
-                taken[unit] ^= 1 << value
+            yield from search(*put(grid, options, cell, value))
 
-    return search()
+    state = [0] * size**2, [(2 << size) - 2] * size**2  # bit v of options[cell]: v fits
+    for cell, value in enumerate(grid):
+        if value:
+            state = put(*state, cell, value)
+    return search(*state)
 
 
 def _dig(solution: Sequence[int], size: int, blanks: int, rng: np.random.Generator) -> list[int]:
     """Empty up to `blanks` cells in random order, each only where its number then follows at once from the others."""
-    grid, units, everything = list(solution), _units(size), (2 << size) - 2
-    members: list[list[int]] = [[i for i in range(size**2) if unit in units[i]] for unit in range(3 * size)]
-    taken = [everything] * (3 * size)
-
-    def fits(cell: int, bit: int) -> bool:
-        row, col, box = units[cell]
-        return not bit & (taken[row] | taken[col] | taken[box])
-
+    grid = list(solution)
     for cell in rng.permutation(size**2).tolist():
-        row, col, box = units[cell]
-        value, bit = grid[cell], 1 << grid[cell]
-        grid[cell] = 0
-        for unit in units[cell]:
-            taken[unit] ^= bit
-        only_number = everything & ~(taken[row] | taken[col] | taken[box]) == bit
-        if only_number or any(
-            not any(not grid[i] and i != cell and fits(i, bit) for i in members[unit]) for unit in units[cell]
-        ):
-            blanks -= 1
-            if not blanks:
-                break
-            continue
-        grid[cell] = value
-        for unit in units[cell]:
-            taken[unit] ^= bit
+        value, grid[cell] = grid[cell], 0
+        only_number = not any(_fits(grid, size, cell, other) for other in range(1, size + 1) if other != value)
+        only_cell = any(
+            not any(_fits(grid, size, other, value) for other in unit if other != cell and not grid[other])
+            for unit in _units(size)
+            if cell in unit
+        )
+        if not (only_number or only_cell):
+            grid[cell] = value
+        elif grid.count(0) == blanks:
+            break
     return grid
 
 
