@@ -629,6 +629,30 @@ class Sokoban(Board):
         note = f"Your last plan had {len(moves)} moves, {bumps} of them impossible."
         return Outcome((self.boxes & self.goals).bit_count() / self.num_boxes, legal, share, share, note)
 
+    def noisy_answer(self, rng: np.random.Generator, good: float) -> str:
+        twin, moves = self.copy(), []
+        for _ in range(rng.integers(1, min(self.max_moves, 8) + 1)):
+            best = twin._next_move() if rng.random() < good else None
+            moves.append(best or str(rng.choice(list(MOVES))))
+            twin._apply(moves[-1:])
+        return f"#### [{', '.join(moves)}]"
+
+    def _next_move(self) -> str | None:
+        """First move of a shortest walk to a push that brings the solution nearer, None when there is no such push."""
+        pushes, seen = self._pushes(self.boxes, self.player), self.player
+        queue = deque([(self.player, "")])
+        while queue and pushes:
+            player, first = queue.popleft()
+            for move, shift in self.shifts.items():
+                there, behind = _shift(player, shift), _shift(player, 2 * shift)
+                if there & self.boxes and behind & self.floor & ~self.boxes:
+                    if self._pushes(self.boxes ^ (there | behind), there) == pushes - 1:
+                        return first or move
+                elif there & self.floor & ~self.boxes & ~seen:
+                    seen |= there
+                    queue.append((there, first or move))
+        return None
+
     def _describe(self) -> str:
         symbols = {(0, 0, 0): " ", (0, 0, 1): ".", (1, 0, 0): "$", (1, 0, 1): "*", (0, 1, 0): "@", (0, 1, 1): "+"}
         drawing = [""] * self.rows
@@ -745,6 +769,14 @@ class Sudoku(Board):
         dropped = sum(not self.clues[i] for i in clashes)
         note = f"Your last answer filled or changed {fresh} cells; {dropped} cells repeated a number and were left out."
         return Outcome(float(self.solved), fresh > 0 and not clashes, share, share, note)
+
+    def noisy_answer(self, rng: np.random.Generator, good: float) -> str:
+        n = self.size
+        cells = [
+            clue or (right if rng.random() < good else int(rng.integers(0, n + 1)))
+            for clue, right in zip(self.clues, self.solution, strict=True)
+        ]
+        return f"#### {[cells[i : i + n] for i in range(0, n * n, n)]}"
 
     def _describe(self) -> str:
         n = self.size

@@ -299,6 +299,25 @@ def test_a_long_answer_is_cut_at_200_moves():
     assert not env.done
 
 
+@pytest.mark.parametrize("task", BOARDS)
+def test_noisy_answers_for_a_warm_start(task):
+    """Always well formed; all good ones solve the level in a few turns, all random ones hardly ever."""
+    rng, solved = np.random.default_rng(0), {0.0: 0, 1.0: 0}
+    for good in solved:
+        for seed in range(20):
+            env: Any = make_env(task, "single").reset(seed=seed)
+            for _ in range(20):
+                before = prompt(env)
+                answer = env.noisy_answer(rng, good)
+                assert prompt(env) == before
+                assert env.step("planner", answer).info["format"] == 1
+                if env.done:
+                    solved[good] += 1
+                    break
+    assert solved[1.0] == 20
+    assert solved[0.0] <= 10
+
+
 def test_mixed_reward():
     assert mixed_reward(Reward(0.5, 0.25)) == 0.75
     assert mixed_reward(Reward(0.5, 0.25), alpha=2.0) == 1.25
