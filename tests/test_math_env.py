@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 import math_env
 import sandbox
 from envs import InfraError, make_env
+from grouping import group_samples
 from math_env import MathEnv, Problem, load_problems, read_problem
+from rollout import Completion, rollout_tree
 
 SAMPLES = Path(__file__).parent / "samples"
 DATA = os.environ.get("AT_GRPO_DATA")
@@ -257,6 +259,30 @@ def test_any_text_gives_rewards_in_range(text):
             reward = env.step(agent, text)
             assert 0 <= reward.team <= 1
             assert 0 <= reward.local <= 1 + 1e-9
+
+
+def test_tree_sampling_commits_the_right_answer_and_groups_share_a_prompt(fake):
+    texts = [NONE, WRONG, RIGHT, PRINTS_6, PRINTS_5]
+
+    def generate(requests, n):
+        return [[Completion([k], [0.0], "stop") for k in range(n)] for _ in requests]
+
+    for workflow in ("mas", "single", "ensemble"):
+        env = MathEnv(workflow, problems=ONE, max_turns=2).reset(0)
+        rollout = rollout_tree(
+            [env],
+            generate,
+            encode=lambda agent, messages: list(messages[1]["content"].encode()),
+            decode=lambda agent, ids: texts[ids[0]],
+            num_candidates=len(texts),
+            max_turns=3,
+        )
+        assert [(episode.solved, episode.ended) for episode in rollout.episodes] == [(True, "done")]
+        groups = group_samples(rollout.samples)  # raises when prompts differ
+        assert len(groups) == len(env.agents) * (2 if workflow == "single" else 1)
+        for key, group in groups.items():
+            committed = [sample for sample in group if sample.committed]
+            assert [sample.reward for sample in committed] == [pytest.approx(2.0)], key
 
 
 def test_seeds_walk_through_all_problems_in_a_fixed_order():
