@@ -368,7 +368,7 @@ def test_files_are_read_once_and_errors_name_file_and_row(tmp_path):
     [("gsm8k_test", 1319), ("gsm8k_train", 7473), ("math500", 500), ("aime24", 30), ("olympiadbench", 674)],
 )
 def test_benchmark_files(name, count):
-    problems = load_problems(str(Path(DATA) / f"{name}.jsonl"))
+    problems = load_problems(str(Path(DATA or "") / f"{name}.jsonl"))
     assert len(problems) == count
     assert not any("\\boxed{}" in problem.question or "####" in problem.answer for problem in problems)
     assert all(len(problem.question) > 10 for problem in problems)
