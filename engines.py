@@ -1,0 +1,136 @@
+"""Engines: from requests to completions. One signature, `generate(requests, n) -> list of n completions for each`.
+
+`TransformersEngine` works everywhere, `ScriptedEngine` answers from a table (tests). Sampling is plain: temperature only,
+no top-p, top-k or penalties, and the log-probs are those of the distribution that was sampled from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from policy import Policy
+from rollout import Completion, Generate, Request
+
+
+class TransformersEngine:
+    """Batched sampling from the policy's own weights with a key/value cache: nothing to synchronise.
+
+    `max_tokens` limits a response; a prompt and its response must fit `context` tokens together, otherwise the response is
+    cut shorter, and a prompt without room for a single token gets no completion. At most `batch` sequences run at once.
+    """
+
+    def __init__(self, policy: Policy, max_tokens: int, context: int | None = None, batch: int = 256):
+        self.policy, self.max_tokens, self.batch = policy, max_tokens, batch
+        self.context = context or policy.model.config.max_position_embeddings
+
+    @torch.no_grad()
+    def __call__(self, requests: list[Request], n: int, temperature: float = 1.0) -> list[list[Completion]]:
+        """n completions for each request; temperature 0 is greedy (its log-probs are those at temperature 1)."""
+        completions: list[list[Completion]] = [[] for _ in requests]
+        fits = [i for i, request in enumerate(requests) if len(request.prompt_ids) < self.context]
+        fits.sort(key=lambda i: len(requests[i].prompt_ids))  # similar lengths together: less padding
+        size = max(1, self.batch // n)
+        for start in range(0, len(fits), size):
+            chosen = fits[start : start + size]
+            for i, answers in zip(chosen, self._sample([requests[i] for i in chosen], n, temperature), strict=True):
+                completions[i] = answers
+        return completions
+
+    def _sample(self, requests: Sequence[Request], n: int, temperature: float) -> list[list[Completion]]:
+        model, device = self.policy.model, self.policy.device
+        lengths = [len(request.prompt_ids) for request in requests]
+        longest, rows = max(lengths), len(requests) * n
+        room = [min(self.max_tokens, self.context - length) for length in lengths for _ in range(n)]
+        uniform = np.stack([np.random.default_rng(r.seed + k).random(self.max_tokens) for r in requests for k in range(n)])
+        noise = torch.from_numpy(uniform).to(device)  # (rows, max_tokens) one number a token: no other state to share
+
+        ids = torch.tensor([[0] * (longest - len(r.prompt_ids)) + r.prompt_ids for r in requests], device=device)
+        mask = torch.arange(longest, device=device) >= longest - torch.tensor(lengths, device=device)[:, None]
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)
+        cache = DynamicCache(config=model.config)
+        logits = self._forward(ids, mask, positions, cache)
+        cache.batch_repeat_interleave(n)
+        logits, mask = logits.repeat_interleave(n, 0), mask.repeat_interleave(n, 0)
+        position = torch.tensor(lengths, device=device).repeat_interleave(n)
+
+        stops = torch.tensor(sorted(self.policy.stop_ids), device=device)
+        limit = torch.tensor(room, device=device)
+        alive = torch.ones(rows, dtype=torch.bool, device=device)
+        tokens, logps = [], []
+        for t in range(max(room)):
+            token, logp = choose(logits, noise[:, t], temperature)
+            tokens.append(token)
+            logps.append(logp)
+            alive &= ~torch.isin(token, stops) & (t + 1 < limit)
+            if not alive.any():
+                break
+            mask = torch.cat([mask, mask.new_ones(rows, 1)], 1)
+            logits = self._forward(token[:, None], mask, (position + t)[:, None], cache)
+        return self._collect(torch.stack(tokens, 1).tolist(), torch.stack(logps, 1).tolist(), room, n)
+
+    def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: DynamicCache) -> Tensor:
+        out = self.policy.model(
+            input_ids=ids, attention_mask=mask.long(), position_ids=positions, cache=cache, use_cache=True, logits_to_keep=1
+        )
+        return out.logits[:, -1].float()  # (rows, V)
+
+    def _collect(self, tokens: list[list[int]], logps: list[list[float]], room: list[int], n: int) -> list[list[Completion]]:
+        stops, flat = self.policy.stop_ids, []
+        for row, values, limit in zip(tokens, logps, room, strict=True):
+            end = next((i + 1 for i, token in enumerate(row) if token in stops), None)
+            reason = "stop" if end is not None and end <= limit else "length"
+            end = end if reason == "stop" else limit
+            flat.append(Completion(row[:end], values[:end], reason))
+        return [flat[i : i + n] for i in range(0, len(flat), n)]
+
+
+def choose(logits: Tensor, noise: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Sample by inverse CDF: logits (B, V), one uniform number a row (B,) -> token ids (B,), their log-probs (B,)."""
+    logps = (logits / (temperature or 1.0)).log_softmax(-1)
+    if temperature == 0:
+        token = logits.argmax(-1)
+    else:
+        cdf = logps.double().exp().cumsum(-1)
+        token = (cdf <= (noise * cdf[:, -1])[:, None]).sum(-1).clamp(max=logits.shape[1] - 1)
+    return token, logps.gather(-1, token[:, None])[:, 0]
+
+
+class ScriptedEngine:
+    """Answers for tests: `script(request, k)` is the text of candidate k; ids are its characters' code points."""
+
+    def __init__(self, script: Callable[[Request, int], str]):
+        self.script = script
+        self.requests: list[Request] = []
+
+    def __call__(self, requests: list[Request], n: int) -> list[list[Completion]]:
+        self.requests += requests
+        texts = [[self.script(request, k) for k in range(n)] for request in requests]
+        return [[Completion([*map(ord, text), 0], [-1.0] * (len(text) + 1), "stop") for text in row] for row in texts]
+
+    @staticmethod
+    def encode(agent: str, messages: list[dict[str, str]]) -> list[int]:
+        return [ord(c) for message in messages for c in message["content"]]
+
+    @staticmethod
+    def decode(agent: str, ids: list[int]) -> str:
+        return "".join(map(chr, ids)).rstrip("\0")
+
+
+def route(engines: dict[str, Generate], policy_of: dict[str, str]) -> Generate:
+    """One `generate` for all agents: each request goes to the engine of its agent's policy."""
+
+    def generate(requests: list[Request], n: int) -> list[list[Completion]]:
+        replies: list[list[Completion]] = [[] for _ in requests]
+        for name, engine in engines.items():
+            mine = [i for i, request in enumerate(requests) if policy_of[request.agent] == name]
+            if mine:
+                for i, answers in zip(mine, engine([requests[i] for i in mine], n), strict=True):
+                    replies[i] = answers
+        return replies
+
+    return generate

@@ -1,0 +1,68 @@
+"""A policy: one language model, its tokenizer and its optimizer. Agents are mapped to policies by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+
+from envs import Message
+
+
+@dataclass
+class Policy:
+    """The weights are float32 masters: an update of lr 1e-6 must not be lost to rounding."""
+
+    name: str
+    model: nn.Module
+    tokenizer: PreTrainedTokenizerBase
+    optimizer: torch.optim.Optimizer
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @property
+    def stop_ids(self) -> set[int]:
+        """Token ids that end a response: the tokenizer's and the model's own end tokens."""
+        configured = self.model.generation_config.eos_token_id
+        ids = configured if isinstance(configured, list) else [configured]
+        return {i for i in [*ids, self.tokenizer.eos_token_id] if i is not None}
+
+    def encode(self, messages: list[Message]) -> list[int]:
+        """Chat messages -> prompt ids, ready for the response. Thinking mode is off, as in the paper."""
+        return self.tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, return_dict=False, enable_thinking=False
+        )
+
+    def decode(self, ids: list[int]) -> str:
+        """Response ids -> text, without special tokens."""
+        return self.tokenizer.decode(ids, skip_special_tokens=True)
+
+    def save(self, folder: Path) -> None:
+        """Write what `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` read."""
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+
+def make_optimizer(model: nn.Module, lr: float) -> torch.optim.Optimizer:
+    """AdamW without weight decay: the clipped objective is the only thing that moves the weights."""
+    return torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.0)
+
+
+def load_policy(name: str, source: str, lr: float, device: str = "cpu") -> Policy:
+    """A policy from a hub id or a folder. Raises ValueError when the model cannot be trained by `update.py`.
+
+    The model must have full attention in every layer and one output head, the tokenizer a chat template.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    if not tokenizer.chat_template:
+        raise ValueError(f"--model {source}: its tokenizer has no chat template; choose an instruction-tuned model")
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, attn_implementation="sdpa").to(device)
+    kinds = set(getattr(model.config, "layer_types", None) or ["full_attention"])
+    if kinds != {"full_attention"} or getattr(model.config, "attn_logit_softcapping", None):
+        raise ValueError(f"--model {source}: layers of kind {sorted(kinds)}; only plain full attention is supported")
+    return Policy(name, model, tokenizer, make_optimizer(model, lr))

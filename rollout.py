@@ -1,0 +1,324 @@
+"""Sampling: Algorithm 1, lines 3 to 12, one environment at a time. No torch, no engine.
+
+`_play` is the algorithm: a Python generator that plays one environment, yields the requests it needs answered and is sent
+the completions. `_drive` plays many of them at once by answering everybody's pending requests in one `generate` call.
+
+    tree:   agent 1        agent 2        agent 1 ...      K candidates from one prompt, each scored on its own copy;
+            o--+--o        o--+--o        o--+--o          the best one is committed: the next agent sees its result,
+               |--o  ---->    |--o  ---->    |--o          all K are training samples of one group.
+               +--o           +--o           +--o          K*N*T generations an environment, never K^T.
+
+    chains: K independent trajectories of one environment (plain GRPO): the same player with one candidate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from math import isfinite, sqrt
+from typing import Protocol
+
+import numpy as np
+
+from envs import Env, InfraError, Message, Reward, mixed_reward
+from grouping import GroupKey, Sample
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt to complete. `seed` is this request's own: candidate k of n uses seed + k."""
+
+    agent: str
+    prompt_ids: list[int]
+    seed: int
+
+
+@dataclass(frozen=True)
+class Completion:
+    """Sampled token ids (the stop token included), their log-probs under the sampling distribution, and why it ended."""
+
+    ids: list[int]
+    logprobs: list[float]
+    finish_reason: str  # "stop", or "length": cut off by the token limit
+
+
+class Generate(Protocol):
+    """An engine: n completions for each request, in order. A request whose prompt leaves no room to answer gets []."""
+
+    def __call__(self, requests: list[Request], n: int) -> list[list[Completion]]: ...
+
+
+Encode = Callable[[str, list[Message]], list[int]]  # (agent, messages) -> prompt ids
+Decode = Callable[[str, list[int]], str]  # (agent, response ids) -> text
+
+
+@dataclass
+class Step:
+    """One committed action, for transcripts."""
+
+    turn: int
+    agent: str
+    messages: list[Message]
+    text: str
+    reward: Reward
+
+
+@dataclass
+class Episode:
+    """What happened in one environment (in chains: in one trajectory of it)."""
+
+    env: int
+    trajectory: int | None = None
+    solved: bool = False
+    ended: str = "turns"  # "done", "turns" (ran out), "prompt" (too long for the engine), "infra" (nothing could be scored)
+    turns: int = 0
+    steps: list[Step] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+
+
+@dataclass
+class Rollout:
+    """The result of a rollout. `samples` are in order of environment, turn, agent, candidate."""
+
+    episodes: list[Episode]
+
+    @property
+    def samples(self) -> list[Sample]:
+        return [sample for episode in self.episodes for sample in episode.samples]
+
+
+def request_seed(seed: Sequence[int], env: int, turn: int, agent: int, spacing: int) -> int:
+    """A 62-bit seed that depends on all five, a multiple of `spacing`, so that seed + k never meets another request's."""
+    high, low = np.random.SeedSequence([*seed, env, turn, agent]).generate_state(2, np.uint64)
+    return int(high ^ (low >> np.uint64(1))) % (2**62 // spacing) * spacing
+
+
+def rollout_tree(
+    envs: Sequence[Env],
+    generate: Generate,
+    *,
+    encode: Encode,
+    decode: Decode,
+    num_candidates: int,
+    max_turns: int,
+    alpha: float = 1.0,
+    seed: Sequence[int] = (0,),
+    env_ids: Sequence[int] | None = None,
+    pool: Executor | None = None,
+) -> Rollout:
+    """Tree sampling over environments that were just reset: K = `num_candidates` candidates at every agent and turn.
+
+    `seed` (for instance run seed and step) and `env_ids` (default: the position) fix the seed of every request. `pool`
+    scores different environments in parallel; the result does not depend on it. Raises ValueError when the engine returns
+    the wrong number of lists or completions.
+    """
+    ids = _env_ids(envs, env_ids)
+    players = [
+        _play(env, i, encode, decode, max_turns, alpha, lambda *at: request_seed(seed, *at, num_candidates))
+        for i, env in zip(ids, envs, strict=True)
+    ]
+    return Rollout(_drive(players, generate, num_candidates, pool))
+
+
+def rollout_chains(
+    envs: Sequence[Env],
+    generate: Generate,
+    *,
+    encode: Encode,
+    decode: Decode,
+    num_candidates: int,
+    max_turns: int,
+    alpha: float = 1.0,
+    seed: Sequence[int] = (0,),
+    env_ids: Sequence[int] | None = None,
+    pool: Executor | None = None,
+) -> Rollout:
+    """Plain GRPO: `num_candidates` independent trajectories of every environment; arguments as in `rollout_tree`.
+
+    Every sample of a trajectory carries the return of the trajectory: the team reward of its last action (`alpha` does not
+    apply, local rewards are not part of it). When one action cannot be scored the whole trajectory is invalid.
+    """
+    players = [
+        _play(
+            env.copy(), i, encode, decode, max_turns, alpha,
+            lambda *at, k=k: request_seed(seed, *at, num_candidates) + k, trajectory=k,
+        )
+        for i, env in zip(_env_ids(envs, env_ids), envs, strict=True)
+        for k in range(num_candidates)
+    ]  # fmt: skip
+    episodes = _drive(players, generate, 1, pool)
+    for episode in episodes:
+        for sample in episode.samples:
+            sample.reward, sample.valid = episode.samples[-1].team, episode.ended != "infra"
+    return Rollout(episodes)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Success over n environments with its standard error; `formats` is the share of readable answers of each agent."""
+
+    success: float
+    se: float
+    n: int
+    turns: float
+    formats: dict[str, float]
+    episodes: list[Episode]
+
+
+def evaluate(
+    envs: Sequence[Env],
+    generate: Generate,
+    *,
+    encode: Encode,
+    decode: Decode,
+    max_turns: int,
+    seed: Sequence[int] = (0,),
+    pool: Executor | None = None,
+) -> Evaluation:
+    """One chain for every environment, no tree: what the team does by itself. Greedy when the engine decodes greedily.
+
+    An environment that could not be scored is left out of n. Raises RuntimeError when none could be.
+    """
+    result = rollout_chains(
+        envs, generate, encode=encode, decode=decode, num_candidates=1, max_turns=max_turns, seed=seed, pool=pool
+    )
+    episodes = [episode for episode in result.episodes if episode.ended != "infra"]
+    if not episodes:
+        raise RuntimeError("evaluation: not a single environment could be scored")
+    n = len(episodes)
+    success = sum(episode.solved for episode in episodes) / n
+    formats: dict[str, list[float]] = {}
+    for step in (step for episode in episodes for step in episode.steps):
+        formats.setdefault(step.agent, []).append(step.reward.info.get("format", 1.0))
+    return Evaluation(
+        success=success,
+        se=sqrt(success * (1 - success) / n),
+        n=n,
+        turns=sum(episode.turns for episode in episodes) / n,
+        formats={agent: sum(values) / len(values) for agent, values in formats.items()},
+        episodes=episodes,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------- one environment
+
+Player = Generator[list[Request], list[list[Completion]], Episode]
+
+
+def _play(
+    env: Env,
+    env_id: int,
+    encode: Encode,
+    decode: Decode,
+    max_turns: int,
+    alpha: float,
+    seed_of: Callable[[int, int, int], int],
+    trajectory: int | None = None,
+) -> Player:
+    """Play one environment: yields the requests of one stage, is sent a list of candidates for each, returns the episode.
+
+    A stage is one agent when agents act in sequence, and all of them when they are simultaneous: then every prompt is built
+    before anyone acts. Scoring and committing go agent by agent in either case.
+    """
+    episode = Episode(env_id, trajectory)
+    stages = [list(env.agents)] if env.simultaneous else [[agent] for agent in env.agents]
+    if env.done:
+        raise ValueError(f"environment {env_id} is done before its first turn: reset it")
+    for turn in range(max_turns):
+        episode.turns = turn + 1
+        for stage in stages:
+            prompts = [env.observe(agent) for agent in stage]
+            requests = [
+                Request(agent, encode(agent, messages), seed_of(env_id, turn, env.agents.index(agent)))
+                for agent, messages in zip(stage, prompts, strict=True)
+            ]
+            replies = yield requests
+            for agent, messages, request, candidates in zip(stage, prompts, requests, replies, strict=True):
+                if not candidates:
+                    episode.ended = "prompt"
+                    return episode
+                best = None  # (sample, the copy it led to, its step)
+                for candidate in candidates:
+                    twin, text = env.copy(), decode(agent, candidate.ids)
+                    try:
+                        reward: Reward | None = twin.step(agent, text)
+                    except InfraError:
+                        reward = None
+                    sample = _sample(GroupKey(env_id, turn, agent), request, candidate, reward, alpha, trajectory)
+                    episode.samples.append(sample)
+                    if reward is not None and (best is None or sample.reward > best[0].reward):  # ties: the first
+                        best = (sample, twin, Step(turn, agent, messages, text, reward))
+                if best is None:
+                    episode.ended = "infra"
+                    return episode
+                sample, env, step = best
+                sample.committed = True
+                episode.steps.append(step)
+                episode.solved = env.solved
+                if env.done:
+                    episode.ended = "done"
+                    return episode
+    return episode
+
+
+def _sample(
+    key: GroupKey, request: Request, candidate: Completion, reward: Reward | None, alpha: float, trajectory: int | None
+) -> Sample:
+    sample = Sample(
+        key=key,
+        prompt_ids=request.prompt_ids,
+        response_ids=candidate.ids,
+        logprobs=candidate.logprobs,
+        reward=0.0 if reward is None else mixed_reward(reward, alpha),
+        valid=reward is not None,
+        trajectory=trajectory,
+        truncated=candidate.finish_reason == "length",
+    )
+    if reward is not None:
+        if not isfinite(sample.reward):
+            raise ValueError(f"{key}: reward {reward} is not finite; raise InfraError when an answer cannot be scored")
+        sample.team, sample.local, sample.info = reward.team, reward.local, reward.info
+    return sample
+
+
+# --------------------------------------------------------------------------------------------------------- many environments
+
+
+def _drive(players: Sequence[Player], generate: Generate, n: int, pool: Executor | None) -> list[Episode]:
+    """Play all environments to their end: in every round one `generate` call serves whatever anybody waits for."""
+    advance = map if pool is None else pool.map
+    episodes: list[Episode | None] = [None] * len(players)
+    waiting: list[tuple[int, list[Request]]] = []
+
+    def resume(item: tuple[int, list[list[Completion]] | None]) -> tuple[int, list[Request]] | None:
+        index, replies = item
+        try:
+            return index, next(players[index]) if replies is None else players[index].send(replies)
+        except StopIteration as end:
+            episodes[index] = end.value
+            return None
+
+    waiting = [pending for pending in advance(resume, [(i, None) for i in range(len(players))]) if pending]
+    while waiting:
+        requests = [request for _, wanted in waiting for request in wanted]
+        replies = generate(requests, n)
+        if len(replies) != len(requests):
+            raise ValueError(f"the engine returned {len(replies)} lists for {len(requests)} requests")
+        for request, candidates in zip(requests, replies, strict=True):
+            if len(candidates) not in (0, n):
+                raise ValueError(f"the engine returned {len(candidates)} completions for agent {request.agent}, expected {n}")
+        answered, at = [], 0
+        for index, wanted in waiting:
+            answered.append((index, replies[at : at + len(wanted)]))
+            at += len(wanted)
+        waiting = [pending for pending in advance(resume, answered) if pending]
+    return [episode for episode in episodes if episode is not None]
+
+
+def _env_ids(envs: Sequence[Env], env_ids: Sequence[int] | None) -> Sequence[int]:
+    if env_ids is None:
+        return range(len(envs))
+    if len(set(env_ids)) != len(envs):
+        raise ValueError(f"env_ids: {len(envs)} distinct numbers expected, got {list(env_ids)}")
+    return env_ids

@@ -1,0 +1,110 @@
+"""A from-scratch policy that needs no download: a Qwen3 model of about 0.2M parameters and a tokenizer built in code.
+
+It is warm-started by imitating noise, so that it knows how an answer is written and nothing about which answer is good.
+That is what an instruction-tuned model brings to AT-GRPO, minus the English: the chat template shows the model the user
+message (the state) and leaves out the system message (the rules), which it has to learn from reward.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from envs import Board
+from grouping import GroupKey, Sample
+from policy import Policy
+from update import pack_samples, packed, token_logprobs
+
+WARM_SEEDS = 3 * 2**40  # levels of the warm start: never those of training or evaluation
+
+SPECIAL = ["<|pad|>", "<|unknown|>", "<|user|>", "<|assistant|>", "<|end|>"]
+TEMPLATE = (
+    "{% for m in messages if m.role == 'user' %}<|user|>{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+WORDS = ["tool_user", "planner", "proposal", "at", " goal", " walls", " none", " [", "#### [", ", ", "]"]
+REACH = 7  # cells up to this offset are one token, others are spelled
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """Words and cells of the compact board view are one token each; everything else is spelled character by character."""
+    offsets = range(-REACH, REACH + 1)
+    cells = [f" ({r:+d},{c:+d})" for r in offsets for c in offsets]
+    cells += [f" ({r},{c})" for r in range(REACH + 1) for c in range(REACH + 1)]
+    characters = [c for c in string.printable if c not in "\r\x0b\x0c"]
+    vocabulary = {token: i for i, token in enumerate(SPECIAL + characters + WORDS + cells)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<|unknown|>"))
+    pieces = "|".join([r" \([+-]\d,[+-]\d\)", r" \(\d,\d\)", *("".join("\\" + c if c in "[]# ," else c for c in w) for w in WORDS)])
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(rf"{pieces}|[\s\S]"), behavior="isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<|pad|>",
+        unk_token="<|unknown|>",
+        eos_token="<|end|>",
+        additional_special_tokens=["<|user|>", "<|assistant|>"],
+        chat_template=TEMPLATE,
+        clean_up_tokenization_spaces=False,
+        model_max_length=1024,
+    )
+
+
+def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM:
+    """Random weights that depend on the seed only (the global torch generator is left as it was)."""
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        head_dim=16,
+        max_position_embeddings=1024,
+        initializer_range=0.1,  # about 1 / sqrt(width): with the usual 0.02 so small a model takes 100 steps to learn to look
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Qwen3ForCausalLM(config)
+
+
+def noisy_examples(env: Board, rng: np.random.Generator, good: float, turns: int) -> list[tuple[str, list, str]]:
+    """Play one environment with noise: (agent, messages, answer text) for every agent and turn."""
+    examples = []
+    for _ in range(turns):
+        for agent in env.agents:
+            if env.done:
+                return examples
+            text = env.noisy_answer(rng, good)
+            examples.append((agent, env.observe(agent), text))
+            env.step(agent, text)
+    return examples
+
+
+def warm_start(policy: Policy, make: Callable[[], Board], *, steps: int, good: float, turns: int, seed: int) -> float:
+    """Imitate noisy moves (`good` = share of good ones) on fresh levels; returns the last cross-entropy, nats a token."""
+    rng, loss = np.random.default_rng([seed, 3]), torch.zeros(())
+    end = policy.tokenizer.eos_token_id
+    optimizer = torch.optim.AdamW(policy.model.parameters(), lr=3e-3, weight_decay=0.0)
+    with packed(policy.model):
+        for _ in range(steps):
+            samples = []
+            for _ in range(16):
+                env = make().reset(int(rng.integers(2**31)) + WARM_SEEDS)
+                for agent, messages, text in noisy_examples(env, rng, good, turns):
+                    ids = policy.tokenizer(text, add_special_tokens=False).input_ids + [end]
+                    samples.append(Sample(GroupKey(0, 0, agent), policy.encode(messages), ids, [0.0] * len(ids), 0.0))
+            logprobs, _ = token_logprobs(policy.model, pack_samples([[sample] for sample in samples], policy.device))
+            loss = -logprobs.mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+    return float(loss.detach())
