@@ -32,10 +32,11 @@ import textwrap
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 TIMEOUT = 10.0  # seconds of wall time for a program, unless the caller says otherwise
 MEMORY = 1 << 30  # bytes of address space, each process
@@ -70,14 +71,20 @@ def run_program(code: str, stdin: str = "", timeout: float = TIMEOUT) -> Result:
     return next(run_many(code, [stdin], timeout))
 
 
-def run_many(code: str, stdins: Iterable[str], timeout: float = TIMEOUT) -> Iterator[Result]:
-    """Yield one Result for each input, in order; each runs in its own process and sees nothing of the other runs."""
+def run_many(
+    code: str, stdins: Iterable[str], timeout: float = TIMEOUT, preload: Sequence[str] = ()
+) -> Generator[Result, None, None]:
+    """Yield one Result for each input, in order; each runs in its own process and sees nothing of the other runs.
+
+    `preload`: modules of the standard library that the supervisor imports, so that the runs need not. Close the
+    generator when you stop early.
+    """
     session: _Session | None = None
     try:
         for stdin in stdins:
             if session is None:
                 try:
-                    session = _Session(use_bubblewrap())
+                    session = _Session(use_bubblewrap(), preload)
                 except OSError as error:  # no process or descriptor left on this machine
                     yield Result("infra", "", f"the sandbox did not start: {error}")
                     continue
@@ -92,26 +99,31 @@ def run_many(code: str, stdins: Iterable[str], timeout: float = TIMEOUT) -> Iter
 
 
 def extract_code(text: str) -> str | None:
-    """The last fenced python block that parses, or None. Text inside <think> does not count.
+    """The last fenced python block that parses (tagged python, python3 or py), or None. See `fenced_blocks`."""
+    blocks = fenced_blocks(text, ("python", "python3", "py"))
+    return next((block for block in reversed(blocks) if _parses(block)), None)
 
-    Only fences tagged python, python3 or py are read. An unclosed last fence is None even after a closed one: the
-    answer was cut off.
+
+def fenced_blocks(text: str, tags: Sequence[str]) -> list[str]:
+    """Blocks fenced with one of the tags, in order. Text inside <think> does not count.
+
+    No block at all when the last fence is unclosed, even after closed ones: the answer was cut off.
     """
     fence = re.compile(r"[ \t]*(`{3,}|~{3,})[ \t]*([^`\n]*)")
     blocks: list[str] = []
     lines: list[str] = []
     opening: re.Match | None = None
-    for line in text.rpartition("</think>")[2].splitlines():
-        match = fence.fullmatch(line)
+    for line in text.rpartition("</think>")[2].split("\n"):
+        match = fence.fullmatch(line.rstrip("\r"))
         if opening is None:
             opening, lines = match, []
         elif match and not match[2].strip() and match[1].startswith(opening[1]):
-            if opening[2].strip().lower() in ("python", "python3", "py"):
+            if opening[2].strip().lower() in tags:
                 blocks.append(textwrap.dedent("\n".join(lines)) + "\n")
             opening = None
         else:
             lines.append(line)
-    return None if opening else next((block for block in reversed(blocks) if _parses(block)), None)
+    return [] if opening else blocks
 
 
 warnings.filterwarnings("ignore", module=re.escape("<answer>"))  # a model's invalid escapes are not our user's concern
@@ -206,7 +218,7 @@ def _bubblewrap_command() -> tuple[str, ...]:
 class _Session:
     """One sandbox with its supervisor, and the requests sent to it. `clean` says whether it may serve another."""
 
-    def __init__(self, bubblewrap: bool):
+    def __init__(self, bubblewrap: bool, preload: Sequence[str] = ()):
         self.clean, self.started, self.bubblewrap = True, False, bubblewrap
         self.child = 0  # the running program's process id, as the supervisor sees it
         self.folder = None if bubblewrap else tempfile.TemporaryDirectory(prefix="sandbox-", ignore_cleanup_errors=True)
@@ -214,33 +226,17 @@ class _Session:
         python = os.path.realpath(getattr(sys, "_base_executable", sys.executable))  # outside a virtual environment
         # The shell only volunteers its children as the kernel's first victims when the machine runs out of memory.
         shell = ["/bin/sh", "-c", 'echo 1000 2>/dev/null >/proc/self/oom_score_adj; exec "$@"', "sh"]
-        command = [
-            *shell,
-            *(_bubblewrap_command() if bubblewrap else ()),
-            python,
-            "-S",
-            "-s",
-            "-B",
-            "-c",
-            _supervisor(),
-        ]
+        command = [*shell, *(_bubblewrap_command() if bubblewrap else ()), python, *("-S", "-s", "-B", "-c")]
+        command += [_supervisor(), *preload]
         environment = {"PATH": "/usr/bin:/bin", "HOME": folder, "PYTHONHASHSEED": "0", "PYTHONUTF8": "1"}
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen(
-            command,
-            stdin=pipe,
-            stdout=pipe,
-            stderr=pipe,
-            env=environment,
-            cwd=folder if self.folder else None,
-            bufsize=0,
-        )
+        streams: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        self.process: Any = subprocess.Popen(command, env=environment, cwd=folder, bufsize=0, **streams)
         # A user id of its own for each sandbox of root: no rights, and a process count that no other sandbox shares.
         self.user = 0x40000000 + self.process.pid if os.getuid() == 0 else 0
         if self.user and self.folder:
             os.chown(folder, self.user, self.user)
-        for stream in (self.process.stdin, self.process.stdout):
-            os.set_blocking(stream.fileno(), False)
+        assert self.process.stdin is not None
+        os.set_blocking(self.process.stdin.fileno(), False)
 
     def run(self, code: str, stdin: str, timeout: float) -> Result:
         """One program on one input."""
@@ -338,6 +334,8 @@ exec(compile(code, "program.py", "exec"), sys.modules["__main__"].__dict__)
 def _supervise() -> str:
     """Serve requests until the input closes: fork, watch, end whatever the program started, reply."""
     sys.path.remove("")  # programs write to the working directory; nobody imports from it
+    for name in sys.argv[1:]:
+        __import__(name)
     while True:
         size = int.from_bytes(_receive(8), "little")
         code, data, timeout, output, limits, user, isolated = marshal.loads(_receive(size))
@@ -374,7 +372,9 @@ def _enter(feed, out, err, limits, user, isolated):
         if user and not isolated:  # Python may live where only root can look: hold its folders open
             folders = [os.open(path, os.O_PATH) for path in sys.path if os.path.isdir(path)]
             sys.path[:] = [f"/proc/self/fd/{folder}" for folder in folders]
-            sys.modules["encodings"].__path__[:] = [f"{path}/encodings" for path in sys.path]  # loaded already
+            for name, module in sys.modules.items():  # packages that are loaded look for their parts on their own
+                if hasattr(module, "__path__"):
+                    module.__path__ = [f"{path}/{name.replace('.', '/')}" for path in sys.path]
         if user:
             os.setgroups([])
             os.setgid(user)
