@@ -221,8 +221,8 @@ class _Session:
     def __init__(self, bubblewrap: bool, preload: Sequence[str] = ()):
         self.clean, self.started, self.bubblewrap = True, False, bubblewrap
         self.child = 0  # the running program's process id, as the supervisor sees it
-        self.folder = None if bubblewrap else tempfile.TemporaryDirectory(prefix="sandbox-", ignore_cleanup_errors=True)
-        folder = self.folder.name if self.folder else "/tmp"
+        self.folder = "" if bubblewrap else tempfile.mkdtemp(prefix="sandbox-")
+        folder = self.folder or "/tmp"
         python = os.path.realpath(getattr(sys, "_base_executable", sys.executable))  # outside a virtual environment
         # The shell only volunteers its children as the kernel's first victims when the machine runs out of memory.
         shell = ["/bin/sh", "-c", 'echo 1000 2>/dev/null >/proc/self/oom_score_adj; exec "$@"', "sh"]
@@ -308,7 +308,12 @@ class _Session:
         self.process.stdout.close()
         self.process.stderr.close()
         if self.folder:
-            self.folder.cleanup()
+            try:
+                os.rmdir(self.folder)
+            except FileNotFoundError:
+                pass
+            except OSError:  # not empty, and perhaps deeper than Python's recursion limit: shutil.rmtree would fail
+                subprocess.run(["/bin/sh", "-c", 'chmod -R u+rwx "$0"; rm -rf "$0"', self.folder], check=False)
 
 
 # ---------------------------------------------------------------------- the supervisor: this half runs in the sandbox

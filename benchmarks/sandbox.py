@@ -1,0 +1,53 @@
+"""How fast programs run in the sandbox: `python benchmarks/sandbox.py [seconds]`, in bubblewrap and under rlimits alone.
+
+Prints programs a second through a pool of as many threads as cores, and the price of a further test of one program.
+"""
+
+import os
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import sandbox
+from code_env import grade_program
+
+
+def rate(function, seconds: float, threads: int) -> float:
+    """Calls a second."""
+    stop = time.monotonic() + seconds
+    calls = 0
+
+    def work() -> None:
+        nonlocal calls
+        while time.monotonic() < stop:
+            function()
+            calls += 1
+
+    start = time.monotonic()
+    with ThreadPoolExecutor(threads) as pool:
+        for worker in [pool.submit(work) for _ in range(threads)]:
+            worker.result()
+    return calls / (time.monotonic() - start)
+
+
+def main() -> None:
+    seconds, cores = float(sys.argv[1]) if len(sys.argv) > 1 else 5.0, len(os.sched_getaffinity(0))
+    add = "def f(a, b):\n    return a + b\n"
+    calls = [{"fn_name": "f", "args": [n, 1], "expected": n + 1} for n in range(50)]
+    pairs = [{"input": str(n), "output": str(n + 1)} for n in range(50)]
+    for mode in ("auto", "rlimit"):
+        sandbox.set_mode(mode)
+        name = "bubblewrap" if sandbox.use_bubblewrap() else "rlimits"
+        small = rate(lambda: sandbox.run_program("print(int(input()) + 1)", "7").stdout == "8\n", seconds, cores)
+        functions = 50 * rate(lambda: grade_program(add, calls), seconds, cores)
+        programs = 50 * rate(lambda: grade_program("print(int(input()) + 1)", pairs), seconds, cores)
+        print(
+            f"{name}, {cores} threads: {small:.0f} small programs/s; of one program with 50 tests "
+            f"{programs:.0f} stdin tests/s, {functions:.0f} function tests/s"
+        )
+
+
+if __name__ == "__main__":
+    main()
