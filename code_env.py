@@ -1,4 +1,4 @@
-"""Code: a coder and a tester work on one programming problem. Verdicts, rewards and the readers of code data sets.
+"""Code: a coder and a tester work on one programming problem. Verdicts, roles and rewards; problems in `code_data.py`.
 
 The verdict is the parent's: a test sends its *input* into the sandbox, what the program printed or returned comes back
 as data, and only here is it compared with the expected answer. The child never holds an expected answer, so a program
@@ -40,7 +40,7 @@ def same_output(expected: str, printed: str) -> bool:
 
     Integers must be equal, floats within TOLERANCE; nan matches nothing. "2" accepts "2.0" but not "2.0000001".
     """
-    wanted, got = (re.sub(r"[ \t\r]+$", "", text, flags=re.M).rstrip("\n").split("\n") for text in (expected, printed))
+    wanted, got = ([line.rstrip() for line in text.rstrip().split("\n")] for text in (expected, printed))
     return len(wanted) == len(got) and all(map(_same_line, wanted, got))
 
 
@@ -358,8 +358,8 @@ class CodeEnv:
         task = (
             f"Write a Python 3 function {name} (or a class Solution with that method). What it returns is tested."
             if name
-            else "Write a Python 3 program that reads standard input and prints its answer. Its output is compared line "
-            "by line; blanks at the end of lines do not count, floats may differ by 1e-6."
+            else "Write a Python 3 program that reads standard input and prints its answer. Its output is compared "
+            "line by line; blanks at the end of lines do not count, floats may differ by 1e-6."
         )
         return (
             f"You are the coder. {task} Standard library only; each test may take {self.timeout:g} s. "

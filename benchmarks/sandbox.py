@@ -1,4 +1,4 @@
-"""How fast programs run in the sandbox: `python benchmarks/sandbox.py [seconds]`, in bubblewrap and under rlimits alone.
+"""How fast programs run in the sandbox: `python benchmarks/sandbox.py [seconds]`, in bubblewrap and under rlimits.
 
 Prints programs a second through a pool of as many threads as cores, and the price of a further test of one program.
 """

@@ -67,6 +67,7 @@ needs_data = pytest.mark.skipif(not DATA, reason="AT_GRPO_DATA does not name the
         ("", "0", False),
         ("0", "", False),
         ("1.5", "1" * 1_000_000 + "x", False),
+        ("1.5", " " * 1_000_000 + "x", False),
     ],
 )
 def test_same_output(expected, printed, same):
@@ -425,7 +426,7 @@ def test_bad_options_are_errors():
             CodeEnv(**options)
     with pytest.raises(ValueError, match="unknown agent 'planner'"):
         CodeEnv().observe("planner")
-    with pytest.raises(FileNotFoundError, match="missing.jsonl"):
+    with pytest.raises(FileNotFoundError, match=r"missing\.jsonl"):
         make_env("code", data="missing.jsonl")
 
 
@@ -592,7 +593,7 @@ def mutants(problem):
 
 
 def odd_and_even(problem):
-    return any(len(str(tuple(test["args"]))) % 2 == 0 for test in golden_tests(problem))
+    return any(len(str(tuple(test["args"]))) % 2 == 0 for test in golden_tests(problem)[:8])
 
 
 def sweep(file, start, step):
