@@ -583,13 +583,14 @@ def test_unreadable_rows_are_errors_and_rows_without_tests_are_counted(tmp_path)
 
 
 def mutants(problem):
-    """Programs that are wrong for certain: the reference with its result spoiled, and constants where results differ."""
+    """Programs that are wrong for certain: the reference with its result spoiled always or on some tests, and no results."""
     name, reference = problem.fn_name, problem.solutions[0]
-    spoil = f"\n_reference = {name}\ndef {name}(*args):\n    value = _reference(*args)\n    return "
+    # `right` is taken before the call: some references change their arguments.
+    spoil = f"\n_reference = {name}\ndef {name}(*args):\n    right = len(str(args)) % 2\n    value = _reference(*args)\n    return "
     yield reference + spoil + "not value if isinstance(value, bool) or value is None else [value, value]\n"
     yield f"def {name}(*args):\n    return Ellipsis\n"
     yield f"def {name}(*args):\n    raise ValueError\n"
-    yield reference + spoil + "value if len(str(args)) % 2 else object()\n" if odd_and_even(problem) else "x = 1"
+    yield reference + spoil + "value if right else object()\n" if odd_and_even(problem) else "x = 1"
 
 
 def odd_and_even(problem):
