@@ -247,9 +247,10 @@ class Board:
             "planner": "You are the planner. Your answer is what the team does.",
         }[agent]
         program = PROGRAM if agent == "tool_user" and self.tool == "python" else ""
-        state = [agent, self._describe()]
+        state = [agent]
         if agent == "planner" and "tool_user" in self.agents:
             state.append(f"proposal {self.proposal or 'none'}")
+        state.append(self._describe())
         return [
             {"role": "system", "content": f"{self.RULES}\n{role}\n{program}{self.ANSWER}"},
             {"role": "user", "content": "\n".join(state)},
@@ -429,11 +430,12 @@ class PlanPath(Board):
 
     def _describe(self) -> str:
         (r, c), goal = self.position, self.goal
-        if self.view == "cells":  # offsets, and the edge of the board is a wall as well: all that a step depends on
-            near = {(r + i, c + j) for i in (-1, 0, 1) for j in (-1, 0, 1)}
-            walls = sorted(self.walls | {cell for cell in near if not self._free(cell)})
-            offsets = " ".join(f"({i - r:+d},{j - c:+d})" for i, j in walls)
-            return f"at ({r},{c}) goal ({goal[0] - r:+d},{goal[1] - c:+d}) walls {offsets or 'none'}"
+        if self.view == "cells":
+            walls = " ".join(f"({i - r:+d},{j - c:+d})" for i, j in sorted(self.walls)) or "none"
+            free = " ".join(move if self._free((r + i, c + j)) else "-" for move, (i, j) in MOVES.items())
+            down, right = goal[0] - r, goal[1] - c
+            towards = f"{abs(down)} {'down' if down > 0 else 'up'} {abs(right)} {'right' if right > 0 else 'left'}"
+            return f"walls {walls} at ({r},{c}) free {free} goal {towards}"
         grid = "\n".join(
             " ".join(
                 "P" if (i, j) == (r, c) else "G" if (i, j) == goal else "#" if (i, j) in self.walls else "."

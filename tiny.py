@@ -7,6 +7,7 @@ message (the state) and leaves out the system message (the rules), which it has 
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Callable
 
@@ -27,7 +28,8 @@ TEMPLATE = (
     "{% for m in messages if m.role == 'user' %}<|user|>{{ m.content }}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-WORDS = ["tool_user", "planner", "proposal", "at", " goal", " walls", " none", " [", "#### [", ", ", "]"]
+WORDS = ["tool_user", "planner", "proposal", "walls", " at", " free", " goal", " none", " up", " down", " left", " right"]
+WORDS += [" U", " D", " L", " R", " -", *(f" {digit}" for digit in range(10)), " [", "#### [", ", ", "]"]
 REACH = 7  # cells up to this offset are one token, others are spelled
 
 
@@ -39,7 +41,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     characters = [c for c in string.printable if c not in "\r\x0b\x0c"]
     vocabulary = {token: i for i, token in enumerate(SPECIAL + characters + WORDS + cells)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<|unknown|>"))
-    pieces = "|".join([r" \([+-]\d,[+-]\d\)", r" \(\d,\d\)", *("".join("\\" + c if c in "[]# ," else c for c in w) for w in WORDS)])
+    pieces = "|".join([r" \([+-]\d,[+-]\d\)", r" \(\d,\d\)", *(re.escape(w) for w in WORDS)])
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(rf"{pieces}|[\s\S]"), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(
@@ -97,7 +99,7 @@ def warm_start(policy: Policy, make: Callable[[], Board], *, steps: int, good: f
     with packed(policy.model):
         for _ in range(steps):
             samples = []
-            for _ in range(16):
+            for _ in range(32):
                 env = make().reset(int(rng.integers(2**31)) + WARM_SEEDS)
                 for agent, messages, text in noisy_examples(env, rng, good, turns):
                     ids = policy.tokenizer(text, add_special_tokens=False).input_ids + [end]
