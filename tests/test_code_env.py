@@ -276,8 +276,13 @@ def test_no_hostile_program_scores(limits):
 
 
 def test_hostile_functions_never_see_expected_answers():
-    code = "import gc, sys\ndef f(x):\n found = [o for o in gc.get_objects() if str(424243 - 1) in str(o)[:10000]]\n return 424243 - 1 if found else 0"
+    # The number is put together while running, so that searching memory cannot find the program's own constants.
+    code = "import gc\ndef f(x):\n    parts = ['4242', '42']\n    objects = map(str, gc.get_objects())\n"
+    code += "    return int(''.join(parts)) if any(''.join(parts) in text for text in objects) else 0"
     assert grade_program(code, [{"fn_name": "f", "args": [1], "expected": 424242}]).statuses == ("wrong",)
+    assert grade_program(code, [{"fn_name": "f", "args": [424242], "expected": 424242}]).statuses == (
+        "ok",
+    )  # it can find
 
 
 # ------------------------------------------------------------------------------------------------------ the environment
