@@ -6,7 +6,8 @@ A call starts one *supervisor*, our own small Python process, and the supervisor
 supervisor is process 1 of a fresh process namespace: no network, a read-only system without home directories, /proc or
 environment, a private /tmp, and when it exits the kernel ends whatever else is in there, sessions and double forks
 included. Without bubblewrap only resource limits hold and a program cannot start processes or threads at all; this
-keeps accidents out but is no security boundary, and a warning says so once. `set_mode("require")` refuses it.
+keeps accidents out but is no security boundary (started by an ordinary user, a program can still kill that user's other
+processes), and a warning says so once. `set_mode("require")` refuses it.
 
 `run_many` runs one program on several inputs in one sandbox, at the price of one fork each. No run sees another: the
 supervisor never executes a line of the program, and after a run that left files behind a new sandbox is started.
@@ -171,7 +172,8 @@ def use_bubblewrap() -> bool:
 def _warn_once(problem: str) -> None:
     warnings.warn(
         f"programs run WITHOUT A SECURITY BOUNDARY, only under resource limits, because {problem}. They can read "
-        "files and use the network, and cannot use threads. Install bubblewrap; --sandbox require makes this an error",
+        "files, use the network, end other processes of an ordinary user (this one too), and cannot use threads. "
+        "Install bubblewrap; --sandbox require makes its absence an error",
         RuntimeWarning,
         stacklevel=4,
     )
