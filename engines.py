@@ -46,7 +46,9 @@ class TransformersEngine:
         lengths = [len(request.prompt_ids) for request in requests]
         longest, rows = max(lengths), len(requests) * n
         room = [min(self.max_tokens, self.context - length) for length in lengths for _ in range(n)]
-        uniform = np.stack([np.random.default_rng(r.seed + k).random(self.max_tokens) for r in requests for k in range(n)])
+        uniform = np.stack(
+            [np.random.default_rng(r.seed + k).random(self.max_tokens) for r in requests for k in range(n)]
+        )
         noise = torch.from_numpy(uniform).to(device)  # (rows, max_tokens) one number a token: no other state to share
 
         ids = torch.tensor([[0] * (longest - len(r.prompt_ids)) + r.prompt_ids for r in requests], device=device)
@@ -75,11 +77,18 @@ class TransformersEngine:
 
     def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: DynamicCache) -> Tensor:
         out = self.policy.model(
-            input_ids=ids, attention_mask=mask.long(), position_ids=positions, cache=cache, use_cache=True, logits_to_keep=1
+            input_ids=ids,
+            attention_mask=mask.long(),
+            position_ids=positions,
+            cache=cache,
+            use_cache=True,
+            logits_to_keep=1,
         )
         return out.logits[:, -1].float()  # (rows, V)
 
-    def _collect(self, tokens: list[list[int]], logps: list[list[float]], room: list[int], n: int) -> list[list[Completion]]:
+    def _collect(
+        self, tokens: list[list[int]], logps: list[list[float]], room: list[int], n: int
+    ) -> list[list[Completion]]:
         stops, flat = self.policy.stop_ids, []
         for row, values, limit in zip(tokens, logps, room, strict=True):
             end = next((i + 1 for i, token in enumerate(row) if token in stops), None)
@@ -121,16 +130,31 @@ class ScriptedEngine:
         return "".join(map(chr, ids)).rstrip("\0")
 
 
-def route(engines: dict[str, Generate], policy_of: dict[str, str]) -> Generate:
-    """One `generate` for all agents: each request goes to the engine of its agent's policy."""
+class Team:
+    """The agents of an environment, the policies that speak for them and the engines that sample from those.
 
-    def generate(requests: list[Request], n: int) -> list[list[Completion]]:
-        replies: list[list[Completion]] = [[] for _ in requests]
-        for name, engine in engines.items():
-            mine = [i for i, request in enumerate(requests) if policy_of[request.agent] == name]
-            if mine:
-                for i, answers in zip(mine, engine([requests[i] for i in mine], n), strict=True):
-                    replies[i] = answers
-        return replies
+    `policy_of` maps each agent to a policy's name. With a shared policy it is the same object under every agent's name.
+    """
 
-    return generate
+    def __init__(self, policies: dict[str, Policy], policy_of: dict[str, str], engines: dict[str, TransformersEngine]):
+        self.policies, self.policy_of, self.engines = policies, policy_of, engines
+
+    def encode(self, agent: str, messages: list[dict[str, str]]) -> list[int]:
+        return self.policies[self.policy_of[agent]].encode(messages)
+
+    def decode(self, agent: str, ids: list[int]) -> str:
+        return self.policies[self.policy_of[agent]].decode(ids)
+
+    def sampler(self, temperature: float) -> Generate:
+        """One `generate` for all agents: each request goes to the engine of its agent's policy. 0 is greedy."""
+
+        def generate(requests: list[Request], n: int) -> list[list[Completion]]:
+            replies: list[list[Completion]] = [[] for _ in requests]
+            for name, engine in self.engines.items():
+                mine = [i for i, request in enumerate(requests) if self.policy_of[request.agent] == name]
+                if mine:
+                    for i, answers in zip(mine, engine([requests[i] for i in mine], n, temperature), strict=True):
+                        replies[i] = answers
+            return replies
+
+        return generate

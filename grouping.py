@@ -67,7 +67,9 @@ def trajectory_key(sample: Sample) -> Hashable:
     return sample.key.env
 
 
-def group_samples(samples: Iterable[Sample], key: Callable[[Sample], Hashable] = agent_turn_key) -> dict[Hashable, list[Sample]]:
+def group_samples(
+    samples: Iterable[Sample], key: Callable[[Sample], Hashable] = agent_turn_key
+) -> dict[Hashable, list[Sample]]:
     """Collect samples under their key, in input order.
 
     Under `agent_turn_key` the members of a group must share one prompt, token by token: identical prompts are what makes
@@ -106,10 +108,14 @@ def assign_advantages(groups: dict[Hashable, list[Sample]], normalize: str = "st
                 counts["invalid"] += 1
                 continue
             if not math.isfinite(sample.reward):
-                raise ValueError(f"group {key}: reward {sample.reward}; a candidate that cannot be scored must be marked invalid")
+                raise ValueError(
+                    f"group {key}: reward {sample.reward}; a candidate that cannot be scored must be marked invalid"
+                )
             unit = ("sample", index) if sample.trajectory is None else sample.trajectory
             if rewards.setdefault(unit, sample.reward) != sample.reward:
-                raise ValueError(f"group {key}: trajectory {unit} has rewards {rewards[unit]} and {sample.reward}, expected one return")
+                raise ValueError(
+                    f"group {key}: trajectory {unit} has rewards {rewards[unit]} and {sample.reward}, expected one return"
+                )
         if len(rewards) < 2:
             counts["singleton"] += 1
             continue

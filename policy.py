@@ -32,6 +32,10 @@ class Policy:
         ids = configured if isinstance(configured, list) else [configured]
         return {i for i in [*ids, self.tokenizer.eos_token_id] if i is not None}
 
+    def set_lr(self, lr: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+
     def encode(self, messages: list[Message]) -> list[int]:
         """Chat messages -> prompt ids, ready for the response. Thinking mode is off, as in the paper."""
         return self.tokenizer.apply_chat_template(
@@ -49,8 +53,12 @@ class Policy:
 
 
 def make_optimizer(model: nn.Module, lr: float) -> torch.optim.Optimizer:
-    """AdamW without weight decay: the clipped objective is the only thing that moves the weights."""
-    return torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.0)
+    """AdamW without weight decay: the clipped objective is the only thing that moves the weights.
+
+    eps is 1e-5: the gradients of unused vocabulary are tiny and pure noise, and a smaller eps would blow them up to full
+    steps, which takes a warm-started policy apart within ten steps.
+    """
+    return torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.99), eps=1e-5, weight_decay=0.0)
 
 
 def load_policy(name: str, source: str, lr: float, device: str = "cpu") -> Policy:

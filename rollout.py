@@ -71,7 +71,9 @@ class Episode:
     env: int
     trajectory: int | None = None
     solved: bool = False
-    ended: str = "turns"  # "done", "turns" (ran out), "prompt" (too long for the engine), "infra" (nothing could be scored)
+    ended: str = (
+        "turns"  # "done", "turns" (ran out), "prompt" (too long for the engine), "infra" (nothing could be scored)
+    )
     turns: int = 0
     steps: list[Step] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
@@ -307,7 +309,9 @@ def _drive(players: Sequence[Player], generate: Generate, n: int, pool: Executor
             raise ValueError(f"the engine returned {len(replies)} lists for {len(requests)} requests")
         for request, candidates in zip(requests, replies, strict=True):
             if len(candidates) not in (0, n):
-                raise ValueError(f"the engine returned {len(candidates)} completions for agent {request.agent}, expected {n}")
+                raise ValueError(
+                    f"the engine returned {len(candidates)} completions for agent {request.agent}, expected {n}"
+                )
         answered, at = [], 0
         for index, wanted in waiting:
             answered.append((index, replies[at : at + len(wanted)]))

@@ -18,8 +18,8 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from envs import Board
 from grouping import GroupKey, Sample
+from packing import pack_samples, packed, token_logprobs
 from policy import Policy
-from update import pack_samples, packed, token_logprobs
 
 WARM_SEEDS = 3 * 2**40  # levels of the warm start: never those of training or evaluation
 
@@ -28,8 +28,25 @@ TEMPLATE = (
     "{% for m in messages if m.role == 'user' %}<|user|>{{ m.content }}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-WORDS = ["tool_user", "planner", "proposal", "walls", " at", " free", " goal", " none", " up", " down", " left", " right"]
+WORDS = [
+    "tool_user",
+    "planner",
+    "proposal",
+    "walls",
+    " at",
+    " free",
+    " goal",
+    " none",
+    " up",
+    " down",
+    " left",
+    " right",
+]
 WORDS += [" U", " D", " L", " R", " -", *(f" {digit}" for digit in range(10)), " [", "#### [", ", ", "]"]
+BOARDS: dict[str, dict] = {  # what so small a model can learn in minutes: the options of a task when none are given
+    "plan_path": {"rows": 5, "cols": 5, "blocks": 0.25, "max_moves": 2, "view": "cells"},
+    "sokoban": {"max_moves": 8},
+}
 REACH = 7  # cells up to this offset are one token, others are spelled
 
 

@@ -1,0 +1,86 @@
+"""What a step looks like in numbers: one flat JSON row, and plain words when the numbers look bad."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+from statistics import fmean
+from typing import Any
+
+from grouping import Sample
+from rollout import Rollout
+
+DEAD_GROUPS = 0.7  # above this share of groups without spread a batch teaches little
+LOGPROB_GAP = 0.1  # nats: the engine does not sample from the weights that are trained
+
+
+def rollout_metrics(result: Rollout, groups: dict[Hashable, list[Sample]], counts: dict[str, int]) -> dict[str, Any]:
+    """`solved`, `turns`, counts of groups, and for each agent the means over its candidates (README lists them)."""
+    episodes, samples = result.episodes, result.samples
+    row: dict[str, Any] = {
+        "solved": fmean(episode.solved for episode in episodes),
+        "turns": fmean(episode.turns for episode in episodes),
+        "samples": len(samples),
+        **{f"groups/{name}": value for name, value in counts.items() if name != "groups"},
+        "groups/dead_share": 1 - counts["trained"] / max(counts["groups"], 1),
+    }
+    ended = Counter(episode.ended for episode in episodes)
+    row |= {f"ended/{reason}": ended[reason] for reason in ("done", "turns", "prompt", "infra")}
+    row["groups/per_turn"] = list(_groups_per_turn(groups).values())
+    for agent in dict.fromkeys(sample.key.agent for sample in samples):
+        valid = [sample for sample in samples if sample.key.agent == agent and sample.valid]
+        if not valid:
+            continue
+        row |= {
+            f"{agent}/reward": fmean(sample.reward for sample in valid),
+            f"{agent}/team": fmean(sample.team for sample in valid),
+            f"{agent}/local": fmean(sample.local for sample in valid),
+            f"{agent}/length": fmean(len(sample.response_ids) for sample in valid),
+            f"{agent}/truncated": fmean(sample.truncated for sample in valid),
+        }
+        for part in dict.fromkeys(name for sample in valid for name in sample.info):
+            row[f"{agent}/{part}"] = fmean(sample.info.get(part, 0.0) for sample in valid)
+    return row
+
+
+def _groups_per_turn(groups: dict[Hashable, list[Sample]]) -> dict[int, int]:
+    """How many groups there are at each turn: late turns have fewer, their environments are done."""
+    return dict(sorted(Counter(turn for group in groups.values() for turn in {s.key.turn for s in group}).items()))
+
+
+def alarms(row: dict[str, Any], policies: list[str]) -> list[str]:
+    """What a person should know about this step."""
+    found = []
+    if row["groups/dead_share"] > DEAD_GROUPS and row["solved"] < 0.5:
+        found.append(
+            f"{row['groups/dead_share']:.0%} of the groups have no spread in reward and teach nothing: "
+            "more candidates, other levels or a better start would help"
+        )
+    for name in policies:
+        if row.get(f"{name}/logprob_gap", 0.0) > LOGPROB_GAP:
+            found.append(f"policy {name}: engine and trainer differ by {row[f'{name}/logprob_gap']:.2f} nats a token")
+        if row.get(f"{name}/entropy", 1.0) < 0.005 and row["solved"] < 0.5:
+            found.append(f"policy {name}: entropy {row[f'{name}/entropy']:.4f}, it always gives the same answer")
+    return found
+
+
+def step_line(row: dict[str, Any], steps: int, agents: tuple[str, ...], policies: list[str], seconds: float) -> str:
+    """The line a person reads while waiting."""
+    rewards = " ".join(f"{agent} {row.get(f'{agent}/reward', float('nan')):.2f}" for agent in agents)
+    entropy = "/".join(f"{row.get(f'{name}/entropy', float('nan')):.2f}" for name in policies)
+    return (
+        f"step {row['step'] + 1}/{steps}  solved {row['solved']:.2f}  reward {rewards}  "
+        f"dead groups {row['groups/dead_share']:.0%}  entropy {entropy}  turns {row['turns']:.1f}  {seconds:.1f} s"
+    )
+
+
+def transcript(result: Rollout, step: int, limit: int = 4) -> str:
+    """The first actions of one environment, as the agents saw and wrote them."""
+    episode = result.episodes[0]
+    lines = [f"--- example, step {step + 1}, environment {episode.env} ---"]
+    for action in episode.steps[:limit]:
+        reward = action.reward
+        lines += [f"[turn {action.turn + 1}, {action.agent} sees]", action.messages[-1]["content"]]
+        lines += [f"[{action.agent} answers; team {reward.team:.2f}, local {reward.local:.2f}]", action.text.strip()]
+    lines.append(f"--- {len(episode.steps)} actions, {'solved' if episode.solved else 'not solved'} ---")
+    return "\n".join(lines)

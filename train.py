@@ -1,0 +1,346 @@
+"""AT-GRPO: on-policy reinforcement learning for a team of language-model agents (Stronger-MAS, arXiv 2510.11062).
+
+What differs from GRPO on a single prompt:
+1. An environment is played by several agents over several turns; every action is one whole response.
+2. Tree sampling: at each agent and turn, K candidates answer the same prompt, each is scored on its own copy of the state.
+3. A group is (environment instance, turn, agent); advantages compare those K candidates and nobody else.
+4. The best candidate is committed: the next agent sees its effect. All K are trained on, and cost K*N*T, never K^T.
+5. The reward is alpha * team + local, and every policy is trained on the samples of its own agents.
+
+    python train.py                                                      AT-GRPO, two agents, minutes on a laptop
+    python train.py --sampling chains --grouping trajectory              the GRPO baseline of the same team
+    python train.py --workflow single --sampling chains --grouping trajectory       a single agent with GRPO
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from tqdm import tqdm
+from transformers import HfArgumentParser
+
+import tiny
+from checkpoint import append_row, cut_log, latest_checkpoint, load_optimizers, save_checkpoint, write_text
+from data import check_disjoint
+from engines import Team, TransformersEngine
+from envs import TASKS, Env, make_env
+from grouping import agent_turn_key, assign_advantages, group_samples, trajectory_key
+from metrics import alarms, rollout_metrics, step_line, transcript
+from policy import Policy, load_policy, make_optimizer
+from rollout import Evaluation, evaluate, rollout_chains, rollout_tree
+from update import UpdateConfig, update
+
+HELD_OUT_SEEDS = 2**41  # training seeds lie below 2**40
+
+
+def opt(default: Any, text: str) -> Any:
+    """An option with its line in --help."""
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata={"help": text})
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass
+class Config:
+    """The options of a run, beside those of the update (`update.UpdateConfig`)."""
+
+    task: str = opt("plan_path", "plan_path, sokoban, sudoku, math or code")
+    workflow: str = opt("mas", "mas (several agents), single, or ensemble (math)")
+    env_options: list[str] = opt([], "KEY=VALUE ... of the task, for instance rows=6 tool=python")
+    data: str = opt("", "training problems of math and code: a file or a hub id")
+    eval_data: str = opt("", "held-out problems of math and code")
+    model: str = opt("tiny", "tiny (from scratch), a hub id or a folder")
+    policies: list[str] = opt(["shared"], "shared, per_role, or agent=policy ... for every agent")
+    engine: Literal["transformers"] = opt("transformers", "what samples")
+    sampling: Literal["tree", "chains"] = opt("tree", "tree (AT-GRPO) or chains (GRPO)")
+    grouping: Literal["agent_turn", "trajectory"] = opt("agent_turn", "who is compared: agent_turn or trajectory")
+    num_candidates: int = opt(8, "K, candidates a prompt (chains: trajectories an environment)")
+    max_turns: int = opt(6, "T, turns of an environment")
+    alpha: float = opt(1.0, "weight of the team reward beside the local one")
+    normalize: Literal["std", "mean_only"] = opt("std", "advantage: (r - mean) / std, or r - mean")
+    envs_per_step: int = opt(32, "environment instances a step")
+    steps: int = opt(200, "training steps")
+    lr: float = opt(1e-3, "peak learning rate (about 1e-6 for a pretrained model)")
+    lr_final: float = opt(0.1, "share of the peak that is left at the last step (linear decay)")
+    lr_warmup: int = opt(10, "steps of linear warm-up")
+    warm_start: int = opt(60, "tiny: steps of imitating noisy moves")
+    warm_start_good: float = opt(0.1, "tiny: share of good moves in that noise")
+    max_response_tokens: int = opt(16, "limit of a response")
+    eval_envs: int = opt(200, "held-out environments, played greedily before and after training")
+    eval_every: int = opt(50, "steps between evaluations in between, 0 for none")
+    transcript_every: int = opt(50, "steps between printed examples, 0 for none")
+    save_every: int = opt(50, "steps between checkpoints")
+    keep_checkpoints: int = opt(2, "how many stay")
+    output_dir: str = opt("", "run folder (default: runs/TASK-DATE-TIME)")
+    resume: bool = opt(False, "go on with the run in --output-dir")
+    device: str = opt("", "cpu or cuda (default: cuda if there is one)")
+    seed: int = opt(0, "seed of weights, levels and sampling")
+
+
+# ------------------------------------------------------------------------------------------------------------- loop
+
+
+def train(config: Config, objective: UpdateConfig) -> None:
+    """The whole of AT-GRPO. Raises ValueError on options that do not fit together."""
+    run = Path(config.output_dir)
+    team, start, before, pool = set_up(config, run)
+    sample = {"tree": rollout_tree, "chains": rollout_chains}[config.sampling]
+    key = {"agent_turn": agent_turn_key, "trajectory": trajectory_key}[config.grouping]
+    for step in tqdm(range(start, config.steps), initial=start, total=config.steps, desc="train", unit="step"):
+        clock = time.perf_counter()
+        for policy in team.policies.values():
+            policy.set_lr(learning_rate(config, step))
+
+        first = config.seed * 2**24 + step * config.envs_per_step
+        envs = [training_env(config).reset(seed=first + i) for i in range(config.envs_per_step)]
+        result = sample(
+            envs,
+            team.sampler(objective.temperature),
+            encode=team.encode,
+            decode=team.decode,
+            num_candidates=config.num_candidates,
+            max_turns=config.max_turns,
+            alpha=config.alpha,
+            seed=(config.seed, step),
+            pool=pool,
+        )
+        sampled = time.perf_counter()
+        groups = group_samples(result.samples, key)
+        counts = assign_advantages(groups, config.normalize)
+        row = {"step": step, "lr": learning_rate(config, step), **rollout_metrics(result, groups, counts)}
+        for name, policy in team.policies.items():
+            batch = [sample for sample in result.samples if team.policy_of[sample.key.agent] == name]
+            trained = update(policy, batch, objective, seed=(config.seed, step))
+            row |= {f"{name}/{metric}": value for metric, value in trained.items()}
+
+        log_step(config, run, team, row, result, sampled - clock, time.perf_counter() - sampled)
+        if due(config.eval_every, step + 1) and step + 1 < config.steps:
+            log_evaluation(run, step + 1, held_out(config, team, pool))
+        if due(config.save_every, step + 1) or step + 1 == config.steps:
+            save_checkpoint(run, step + 1, team.policies, {"before": before}, config.keep_checkpoints)
+
+    after = held_out(config, team, pool)
+    log_evaluation(run, config.steps, after)
+    print(f"held-out success {before:.2f} -> {after.success:.2f} (n={after.n}, se {after.se:.2f})")
+
+
+def due(every: int, step: int) -> bool:
+    return every > 0 and step % every == 0
+
+
+def learning_rate(config: Config, step: int) -> float:
+    """Linear warm-up, then linear decay to `lr_final` of the peak."""
+    warm = min(1.0, (step + 1) / max(config.lr_warmup, 1))
+    return config.lr * warm * (1 - (1 - config.lr_final) * step / max(config.steps - 1, 1))
+
+
+# ----------------------------------------------------------------------------------------------------------- set-up
+
+
+def set_up(config: Config, run: Path) -> tuple[Team, int, float, Executor | None]:
+    """The team, the first step, held-out success before training, and threads that score (None for board games)."""
+    probe = training_env(config)
+    if hasattr(probe, "problems"):
+        splits = {"--data": probe.problems, "--eval-data": held_out_env(config).problems}
+        check_disjoint({option: [p.question for p in problems] for option, problems in splits.items()})
+    pool = ThreadPoolExecutor(os.cpu_count()) if runs_programs(probe) else None
+    if config.resume:
+        checkpoint = latest_checkpoint(run)
+        team = make_team(config, probe.agents, lambda name: load_policy(name, str(checkpoint / name), config.lr, config.device))
+        state = load_optimizers(checkpoint, team.policies)
+        for log in ("metrics.jsonl", "timing.jsonl", "evaluations.jsonl"):
+            cut_log(run / log, state["step"])
+        print(f"resuming {run} after step {state['step']}")
+        return team, state["step"], state["before"], pool
+    write_text(run / "config.json", json.dumps(asdict(config), indent=1))
+    team = make_team(config, probe.agents, first_policy(config))
+    print(f"{config.task} ({config.workflow}): {describe(team)}; run folder {run}")
+    print("the first prompt, as the model sees it:")
+    agent, env = probe.agents[0], training_env(config).reset(seed=config.seed * 2**24)
+    policy = team.policies[team.policy_of[agent]]
+    print(policy.tokenizer.decode(team.encode(agent, env.observe(agent))))
+    before = held_out(config, team, pool)
+    log_evaluation(run, 0, before)
+    save_checkpoint(run, 0, team.policies, {"before": before.success}, config.keep_checkpoints)
+    return team, 0, before.success, pool
+
+
+def make_team(config: Config, agents: Sequence[str], load: Callable[[str], Policy]) -> Team:
+    """One policy for every name in the map; each has its own weights and optimizer."""
+    policy_of = parse_policies(config.policies, agents)
+    policies = {name: load(name) for name in dict.fromkeys(policy_of.values())}
+    engines = {name: TransformersEngine(policy, config.max_response_tokens) for name, policy in policies.items()}
+    return Team(policies, policy_of, engines)
+
+
+def parse_policies(values: Sequence[str], agents: Sequence[str]) -> dict[str, str]:
+    """`shared`, `per_role` or `agent=policy ...` -> {agent: policy}. ValueError unless every agent is named once."""
+    if list(values) == ["shared"]:
+        return dict.fromkeys(agents, "shared")
+    if list(values) == ["per_role"]:
+        return {agent: agent for agent in agents}
+    pairs = dict(value.split("=", 1) for value in values if value.count("=") == 1)
+    if len(pairs) != len(values) or set(pairs) != set(agents) or not all(n.isidentifier() for n in pairs.values()):
+        raise ValueError(
+            f"--policies {' '.join(values)}: give shared, per_role, or agent=policy once for each of {', '.join(agents)}"
+        )
+    return {agent: pairs[agent] for agent in agents}
+
+
+def first_policy(config: Config) -> Callable[[str], Policy]:
+    """How a policy starts: a model from the hub or a folder, or the tiny one after its warm start (the same for all)."""
+    if config.model != "tiny":
+        return lambda name: load_policy(name, config.model, config.lr, config.device)
+    tokenizer = tiny.build_tokenizer()
+    model = tiny.build_model(tokenizer, config.seed).to(config.device)
+    policy = Policy("tiny", model, tokenizer, make_optimizer(model, config.lr))
+    tiny.warm_start(
+        policy,
+        lambda: training_env(config),
+        steps=config.warm_start,
+        good=config.warm_start_good,
+        turns=config.max_turns,
+        seed=config.seed,
+    )
+
+    def copy(name: str) -> Policy:
+        twin = tiny.build_model(tokenizer, config.seed).to(config.device)
+        twin.load_state_dict(model.state_dict())
+        return Policy(name, twin, tokenizer, make_optimizer(twin, config.lr))
+
+    return copy
+
+
+def training_env(config: Config, data: str = "") -> Env:
+    """An environment as the options describe it; `data` replaces the training problems."""
+    options: dict[str, Any] = {} if config.env_options or config.model != "tiny" else tiny.BOARDS.get(config.task, {})
+    for pair in config.env_options:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise ValueError(f"--env-options {pair}: write KEY=VALUE")
+        options[name] = _literal(value)
+    if config.task in ("math", "code"):
+        if not (config.data and config.eval_data):
+            raise ValueError(f"--task {config.task} needs --data and --eval-data, each a file or a hub id")
+        options["data"] = data or config.data
+    return make_env(config.task, config.workflow, **options)
+
+
+def _literal(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+def held_out_env(config: Config) -> Env:
+    return training_env(config, config.eval_data)
+
+
+def runs_programs(env: Env) -> bool:
+    """Whether scoring waits for other processes, so that threads score in parallel."""
+    return hasattr(env, "problems") or getattr(env, "tool", "direct") == "python"
+
+
+def held_out(config: Config, team: Team, pool: Executor | None) -> Evaluation:
+    """Greedy success on environments that training never sees."""
+    probe = held_out_env(config)
+    count = min(config.eval_envs, len(getattr(probe, "problems", range(config.eval_envs))))
+    envs = [held_out_env(config).reset(seed=HELD_OUT_SEEDS + i) for i in range(count)]
+    return evaluate(
+        envs, team.sampler(0.0), encode=team.encode, decode=team.decode, max_turns=config.max_turns, pool=pool
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------- logging
+
+
+def describe(team: Team) -> str:
+    """Policies, their sizes and the agents they speak for."""
+    parts = []
+    for name, policy in team.policies.items():
+        agents = [agent for agent, owner in team.policy_of.items() if owner == name]
+        size = sum(p.numel() for p in policy.model.parameters())
+        parts.append(f"policy {name} ({size / 1e6:.2f}M parameters) plays {', '.join(agents)}")
+    return "; ".join(parts)
+
+
+def log_step(config: Config, run: Path, team: Team, row: dict, result: Any, sampling: float, updating: float) -> None:
+    append_row(run / "metrics.jsonl", row)
+    append_row(run / "timing.jsonl", {"step": row["step"], "sampling_s": sampling, "update_s": updating})
+    names = list(team.policies)
+    tqdm.write(step_line(row, config.steps, tuple(team.policy_of), names, sampling + updating))
+    for alarm in alarms(row, names):
+        tqdm.write(f"  note: {alarm}")
+    if due(config.transcript_every, row["step"] + 1) or row["step"] == 0:
+        tqdm.write(transcript(result, row["step"]))
+
+
+def log_evaluation(run: Path, step: int, result: Evaluation) -> None:
+    row = {"step": step, "success": result.success, "se": result.se, "n": result.n, "turns": result.turns}
+    append_row(run / "evaluations.jsonl", {**row, "formats": result.formats})
+    tqdm.write(f"held-out success after {step} steps: {result.success:.3f} (n={result.n}, se {result.se:.3f})")
+
+
+# ------------------------------------------------------------------------------------------------------------ options
+
+
+def parse(argv: Sequence[str] | None = None) -> tuple[Config, UpdateConfig]:
+    """Options from the command line. Raises ValueError on values that do not fit together."""
+    parser = HfArgumentParser([Config, UpdateConfig], description=__doc__.split("\n\n")[0], allow_abbrev=False)
+    config, objective = parser.parse_args_into_dataclasses(argv)
+    if config.task not in TASKS:
+        raise ValueError(f"--task {config.task}: choose one of {', '.join(TASKS)}")
+    if (config.sampling, config.grouping) not in (("tree", "agent_turn"), ("chains", "trajectory")):
+        raise ValueError(
+            f"--sampling {config.sampling} --grouping {config.grouping}: a tree has agent- and turn-wise groups and no "
+            "trajectories to compare; chains see different prompts after the first action. "
+            "Use tree with agent_turn or chains with trajectory"
+        )
+    for name, low in dict(num_candidates=2, max_turns=1, envs_per_step=1, steps=1, eval_envs=1, max_response_tokens=1).items():
+        if getattr(config, name) < low:
+            raise ValueError(f"--{name.replace('_', '-')} {getattr(config, name)}: at least {low}")
+    if config.resume and not config.output_dir:
+        raise ValueError("--resume needs --output-dir, the folder of the run to go on with")
+    if not config.output_dir:
+        config.output_dir = f"runs/{config.task}-{time.strftime('%Y%m%d-%H%M%S')}"
+    config.device = config.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    objective.max_response_tokens = config.max_response_tokens
+    check_run_folder(config)
+    return config, objective
+
+
+def check_run_folder(config: Config) -> None:
+    """A new run needs a folder without one; a resumed run the options it was started with (except --steps)."""
+    saved = Path(config.output_dir) / "config.json"
+    if not config.resume:
+        if saved.exists():
+            raise ValueError(f"--output-dir {config.output_dir} holds a run already: add --resume, or name another folder")
+        saved.parent.mkdir(parents=True, exist_ok=True)
+        return
+    if not saved.exists():
+        raise ValueError(f"--resume: {config.output_dir} holds no run (no config.json)")
+    old = json.loads(saved.read_text(encoding="utf-8"))
+    for name, value in asdict(replace(config, steps=old["steps"], resume=old["resume"], output_dir=old["output_dir"])).items():
+        if old.get(name) != value:
+            raise ValueError(f"--resume: the run was started with {name}={old.get(name)!r}, not {value!r}")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    try:
+        train(*parse(argv))
+    except (ValueError, FileNotFoundError) as error:
+        sys.exit(f"train.py: error: {error}")
+
+
+if __name__ == "__main__":
+    main()
