@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from math import isfinite, sqrt
+from statistics import fmean, pstdev
 from typing import Protocol
 
 import numpy as np
@@ -158,7 +159,7 @@ def rollout_chains(
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Success over n environments with its standard error; `formats` is the share of readable answers of each agent."""
+    """Mean success over n environments with its standard error; `formats` is the share of readable answers of each agent."""
 
     success: float
     se: float
@@ -166,6 +167,9 @@ class Evaluation:
     turns: float
     formats: dict[str, float]
     episodes: list[Episode]
+
+    def __str__(self) -> str:
+        return f"success {self.success:.2f} (n={self.n}, se {self.se:.2f})"
 
 
 def evaluate(
@@ -175,30 +179,34 @@ def evaluate(
     encode: Encode,
     decode: Decode,
     max_turns: int,
+    samples: int = 1,
     seed: Sequence[int] = (0,),
     pool: Executor | None = None,
 ) -> Evaluation:
-    """One chain for every environment, no tree: what the team does by itself. Greedy when the engine decodes greedily.
+    """`samples` chains for every environment, no tree: what the team does by itself. Greedy if the engine decodes greedily.
 
-    An environment that could not be scored is left out of n. Raises RuntimeError when none could be.
+    The standard error is over environments: the spread of their pass rates / sqrt(n). A chain that could not be scored is
+    left out. Raises RuntimeError when none could be.
     """
     result = rollout_chains(
-        envs, generate, encode=encode, decode=decode, num_candidates=1, max_turns=max_turns, seed=seed, pool=pool
+        envs, generate, encode=encode, decode=decode, num_candidates=samples, max_turns=max_turns, seed=seed, pool=pool
     )
     episodes = [episode for episode in result.episodes if episode.ended != "infra"]
     if not episodes:
         raise RuntimeError("evaluation: not a single environment could be scored")
-    n = len(episodes)
-    success = sum(episode.solved for episode in episodes) / n
+    passed: dict[int, list[bool]] = {}
     formats: dict[str, list[float]] = {}
-    for step in (step for episode in episodes for step in episode.steps):
-        formats.setdefault(step.agent, []).append(step.reward.info.get("format", 1.0))
+    for episode in episodes:
+        passed.setdefault(episode.env, []).append(episode.solved)
+        for step in episode.steps:
+            formats.setdefault(step.agent, []).append(step.reward.info.get("format", 1.0))
+    rates = [fmean(solved) for solved in passed.values()]
     return Evaluation(
-        success=success,
-        se=sqrt(success * (1 - success) / n),
-        n=n,
-        turns=sum(episode.turns for episode in episodes) / n,
-        formats={agent: sum(values) / len(values) for agent, values in formats.items()},
+        success=fmean(rates),
+        se=pstdev(rates) / sqrt(len(rates)),
+        n=len(rates),
+        turns=fmean(episode.turns for episode in episodes),
+        formats={agent: fmean(values) for agent, values in formats.items()},
         episodes=episodes,
     )
 

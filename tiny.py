@@ -21,6 +21,7 @@ from grouping import GroupKey, Sample
 from packing import pack_samples, packed, token_logprobs
 from policy import Policy
 
+GOOD = 0.1  # share of good moves in the noise that is imitated
 WARM_SEEDS = 3 * 2**40  # levels of the warm start: never those of training or evaluation
 
 SPECIAL = ["<|pad|>", "<|unknown|>", "<|user|>", "<|assistant|>", "<|end|>"]
@@ -95,21 +96,21 @@ def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausal
         return Qwen3ForCausalLM(config)
 
 
-def noisy_examples(env: Board, rng: np.random.Generator, good: float, turns: int) -> list[tuple[str, list, str]]:
+def noisy_examples(env: Board, rng: np.random.Generator, turns: int) -> list[tuple[str, list, str]]:
     """Play one environment with noise: (agent, messages, answer text) for every agent and turn."""
     examples = []
     for _ in range(turns):
         for agent in env.agents:
             if env.done:
                 return examples
-            text = env.noisy_answer(rng, good)
+            text = env.noisy_answer(rng, GOOD)
             examples.append((agent, env.observe(agent), text))
             env.step(agent, text)
     return examples
 
 
-def warm_start(policy: Policy, make: Callable[[], Board], *, steps: int, good: float, turns: int, seed: int) -> float:
-    """Imitate noisy moves (`good` = share of good ones) on fresh levels; returns the last cross-entropy, nats a token."""
+def warm_start(policy: Policy, make: Callable[[], Board], *, steps: int, turns: int, seed: int) -> float:
+    """Imitate noisy moves (a share of GOOD is good) on fresh levels; returns the last cross-entropy, nats a token."""
     rng, loss = np.random.default_rng([seed, 3]), torch.zeros(())
     end = policy.tokenizer.eos_token_id
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=3e-3, weight_decay=0.0)
@@ -118,7 +119,7 @@ def warm_start(policy: Policy, make: Callable[[], Board], *, steps: int, good: f
             samples = []
             for _ in range(32):
                 env = make().reset(int(rng.integers(2**31)) + WARM_SEEDS)
-                for agent, messages, text in noisy_examples(env, rng, good, turns):
+                for agent, messages, text in noisy_examples(env, rng, turns):
                     ids = policy.tokenizer(text, add_special_tokens=False).input_ids + [end]
                     samples.append(Sample(GroupKey(0, 0, agent), policy.encode(messages), ids, [0.0] * len(ids), 0.0))
             logprobs, _ = token_logprobs(policy.model, pack_samples([[sample] for sample in samples], policy.device))

@@ -18,6 +18,7 @@ import json
 import os
 import sys
 import time
+from argparse import ArgumentDefaultsHelpFormatter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
@@ -28,6 +29,7 @@ import torch
 from tqdm import tqdm
 from transformers import HfArgumentParser
 
+import sandbox
 import tiny
 from checkpoint import append_row, cut_log, latest_checkpoint, load_optimizers, save_checkpoint, write_text
 from data import check_disjoint
@@ -42,11 +44,12 @@ from update import UpdateConfig, update
 HELD_OUT_SEEDS = 2**41  # training seeds lie below 2**40
 
 
-def opt(default: Any, text: str) -> Any:
+def opt(default: Any, text: str, metavar: str = "N") -> Any:
     """An option with its line in --help."""
+    metadata = {"help": text} if isinstance(default, str) and metavar == "N" else {"help": text, "metavar": metavar}
     if isinstance(default, list):
-        return field(default_factory=lambda: list(default), metadata={"help": text})
-    return field(default=default, metadata={"help": text})
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 @dataclass
@@ -55,34 +58,33 @@ class Config:
 
     task: str = opt("plan_path", "plan_path, sokoban, sudoku, math or code")
     workflow: str = opt("mas", "mas (several agents), single, or ensemble (math)")
-    env_options: list[str] = opt([], "KEY=VALUE ... of the task, for instance rows=6 tool=python")
-    data: str = opt("", "training problems of math and code: a file or a hub id")
-    eval_data: str = opt("", "held-out problems of math and code")
-    model: str = opt("tiny", "tiny (from scratch), a hub id or a folder")
-    policies: list[str] = opt(["shared"], "shared, per_role, or agent=policy ... for every agent")
+    env_options: list[str] = opt([], "options of the task, for instance rows=6 tool=python", "KEY=VALUE")
+    data: str = opt("", "training problems of math and code: a file or a hub id", "FILE")
+    eval_data: str = opt("", "held-out problems of math and code", "FILE")
+    model: str = opt("tiny", "tiny (from scratch), a hub id or a folder", "NAME")
+    policies: list[str] = opt(["shared"], "shared, per_role, or agent=policy ... for every agent", "MAP")
     engine: Literal["transformers"] = opt("transformers", "what samples")
-    sampling: Literal["tree", "chains"] = opt("tree", "tree (AT-GRPO) or chains (GRPO)")
-    grouping: Literal["agent_turn", "trajectory"] = opt("agent_turn", "who is compared: agent_turn or trajectory")
-    num_candidates: int = opt(8, "K, candidates a prompt (chains: trajectories an environment)")
+    sampling: Literal["tree", "chains"] = opt("tree", "tree is AT-GRPO, chains is GRPO")
+    grouping: Literal["agent_turn", "trajectory"] = opt("agent_turn", "agent_turn for a tree, trajectory for chains")
+    num_candidates: int = opt(8, "K, candidates of a prompt (chains: trajectories of an environment)")
     max_turns: int = opt(6, "T, turns of an environment")
-    alpha: float = opt(1.0, "weight of the team reward beside the local one")
+    alpha: float = opt(1.0, "weight of the team reward beside the local one", "X")
     normalize: Literal["std", "mean_only"] = opt("std", "advantage: (r - mean) / std, or r - mean")
     envs_per_step: int = opt(32, "environment instances a step")
     steps: int = opt(200, "training steps")
-    lr: float = opt(1e-3, "peak learning rate (about 1e-6 for a pretrained model)")
-    lr_final: float = opt(0.1, "share of the peak that is left at the last step (linear decay)")
+    lr: float = opt(1e-3, "peak learning rate (about 1e-6 for a pretrained model)", "X")
+    lr_final: float = opt(0.1, "share of the peak left at the last step (linear decay)", "X")
     lr_warmup: int = opt(10, "steps of linear warm-up")
     warm_start: int = opt(60, "tiny: steps of imitating noisy moves")
-    warm_start_good: float = opt(0.1, "tiny: share of good moves in that noise")
     max_response_tokens: int = opt(16, "limit of a response")
     eval_envs: int = opt(200, "held-out environments, played greedily before and after training")
-    eval_every: int = opt(50, "steps between evaluations in between, 0 for none")
-    transcript_every: int = opt(50, "steps between printed examples, 0 for none")
+    report_every: int = opt(50, "steps between held-out evaluations and printed examples, 0 for none")
     save_every: int = opt(50, "steps between checkpoints")
-    keep_checkpoints: int = opt(2, "how many stay")
-    output_dir: str = opt("", "run folder (default: runs/TASK-DATE-TIME)")
-    resume: bool = opt(False, "go on with the run in --output-dir")
-    device: str = opt("", "cpu or cuda (default: cuda if there is one)")
+    keep: int = opt(2, "checkpoints that stay")
+    output_dir: str = opt("", "run folder (default: runs/TASK-DATE-TIME)", "DIR")
+    resume: bool = opt(False, "go on with the run in --output-dir", "")
+    device: str = opt("", "cpu or cuda (default: cuda if there is one)", "NAME")
+    sandbox: Literal["auto", "require", "rlimit"] = opt("auto", "for programs: require refuses to run without bubblewrap")
     seed: int = opt(0, "seed of weights, levels and sampling")
 
 
@@ -123,10 +125,10 @@ def train(config: Config, objective: UpdateConfig) -> None:
             row |= {f"{name}/{metric}": value for metric, value in trained.items()}
 
         log_step(config, run, team, row, result, sampled - clock, time.perf_counter() - sampled)
-        if due(config.eval_every, step + 1) and step + 1 < config.steps:
+        if due(config.report_every, step + 1) and step + 1 < config.steps:
             log_evaluation(run, step + 1, held_out(config, team, pool))
         if due(config.save_every, step + 1) or step + 1 == config.steps:
-            save_checkpoint(run, step + 1, team.policies, {"before": before}, config.keep_checkpoints)
+            save_checkpoint(run, step + 1, team.policies, {"before": before}, config.keep)
 
     after = held_out(config, team, pool)
     log_evaluation(run, config.steps, after)
@@ -152,7 +154,7 @@ def set_up(config: Config, run: Path) -> tuple[Team, int, float, Executor | None
     if hasattr(probe, "problems"):
         splits = {"--data": probe.problems, "--eval-data": held_out_env(config).problems}
         check_disjoint({option: [p.question for p in problems] for option, problems in splits.items()})
-    pool = ThreadPoolExecutor(os.cpu_count()) if runs_programs(probe) else None
+    pool = scoring_pool(config, probe)
     if config.resume:
         checkpoint = latest_checkpoint(run)
         team = make_team(config, probe.agents, lambda name: load_policy(name, str(checkpoint / name), config.lr, config.device))
@@ -170,7 +172,7 @@ def set_up(config: Config, run: Path) -> tuple[Team, int, float, Executor | None
     print(policy.tokenizer.decode(team.encode(agent, env.observe(agent))))
     before = held_out(config, team, pool)
     log_evaluation(run, 0, before)
-    save_checkpoint(run, 0, team.policies, {"before": before.success}, config.keep_checkpoints)
+    save_checkpoint(run, 0, team.policies, {"before": before.success}, config.keep)
     return team, 0, before.success, pool
 
 
@@ -207,7 +209,6 @@ def first_policy(config: Config) -> Callable[[str], Policy]:
         policy,
         lambda: training_env(config),
         steps=config.warm_start,
-        good=config.warm_start_good,
         turns=config.max_turns,
         seed=config.seed,
     )
@@ -246,18 +247,29 @@ def held_out_env(config: Config) -> Env:
     return training_env(config, config.eval_data)
 
 
-def runs_programs(env: Env) -> bool:
-    """Whether scoring waits for other processes, so that threads score in parallel."""
-    return hasattr(env, "problems") or getattr(env, "tool", "direct") == "python"
+def scoring_pool(config: Config, env: Env) -> Executor | None:
+    """Threads where scoring waits for other processes (programs, symbolic mathematics); None for plain board games."""
+    sandbox.set_mode(config.sandbox)
+    slow = hasattr(env, "problems") or getattr(env, "tool", "direct") == "python"
+    return ThreadPoolExecutor(os.cpu_count()) if slow else None
 
 
-def held_out(config: Config, team: Team, pool: Executor | None) -> Evaluation:
-    """Greedy success on environments that training never sees."""
+def held_out(
+    config: Config, team: Team, pool: Executor | None, samples: int = 1, temperature: float = 0.0
+) -> Evaluation:
+    """Success on environments that training never sees, greedy by default."""
     probe = held_out_env(config)
     count = min(config.eval_envs, len(getattr(probe, "problems", range(config.eval_envs))))
     envs = [held_out_env(config).reset(seed=HELD_OUT_SEEDS + i) for i in range(count)]
     return evaluate(
-        envs, team.sampler(0.0), encode=team.encode, decode=team.decode, max_turns=config.max_turns, pool=pool
+        envs,
+        team.sampler(temperature),
+        encode=team.encode,
+        decode=team.decode,
+        max_turns=config.max_turns,
+        samples=samples,
+        seed=(config.seed, HELD_OUT_SEEDS),
+        pool=pool,
     )
 
 
@@ -281,7 +293,7 @@ def log_step(config: Config, run: Path, team: Team, row: dict, result: Any, samp
     tqdm.write(step_line(row, config.steps, tuple(team.policy_of), names, sampling + updating))
     for alarm in alarms(row, names):
         tqdm.write(f"  note: {alarm}")
-    if due(config.transcript_every, row["step"] + 1) or row["step"] == 0:
+    if due(config.report_every, row["step"] + 1) or row["step"] == 0:
         tqdm.write(transcript(result, row["step"]))
 
 
@@ -296,7 +308,12 @@ def log_evaluation(run: Path, step: int, result: Evaluation) -> None:
 
 def parse(argv: Sequence[str] | None = None) -> tuple[Config, UpdateConfig]:
     """Options from the command line. Raises ValueError on values that do not fit together."""
-    parser = HfArgumentParser([Config, UpdateConfig], description=__doc__.split("\n\n")[0], allow_abbrev=False)
+    parser = HfArgumentParser(
+        [Config, UpdateConfig],
+        description=__doc__.split("\n\n")[0],
+        allow_abbrev=False,
+        formatter_class=lambda prog: ArgumentDefaultsHelpFormatter(prog, max_help_position=46, width=132),
+    )
     config, objective = parser.parse_args_into_dataclasses(argv)
     if config.task not in TASKS:
         raise ValueError(f"--task {config.task}: choose one of {', '.join(TASKS)}")
@@ -313,10 +330,13 @@ def parse(argv: Sequence[str] | None = None) -> tuple[Config, UpdateConfig]:
         raise ValueError("--resume needs --output-dir, the folder of the run to go on with")
     if not config.output_dir:
         config.output_dir = f"runs/{config.task}-{time.strftime('%Y%m%d-%H%M%S')}"
-    config.device = config.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    config.device = config.device or default_device()
     objective.max_response_tokens = config.max_response_tokens
-    check_run_folder(config)
     return config, objective
+
+
+def default_device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def check_run_folder(config: Config) -> None:
@@ -337,7 +357,9 @@ def check_run_folder(config: Config) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     try:
-        train(*parse(argv))
+        config, objective = parse(argv)
+        check_run_folder(config)
+        train(config, objective)
     except (ValueError, FileNotFoundError) as error:
         sys.exit(f"train.py: error: {error}")
 

@@ -18,7 +18,7 @@ from policy import Policy
 
 
 def _opt(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text})
+    return field(default=default, metadata={"help": text, "metavar": "N"} if not isinstance(default, str) else {"help": text})
 
 
 @dataclass
@@ -30,9 +30,9 @@ class UpdateConfig:
     loss: Literal["token", "sequence", "constant"] = _opt("token", "normalisation of the loss")
     minibatches: int = _opt(4, "optimizer steps an epoch")
     epochs: int = _opt(1, "times a batch is used")
-    mismatch_clamp: float = _opt(2.0, "C in w = min(exp(lp_trainer - lp_engine), C)")
     micro_batch_tokens: int = _opt(16384, "tokens in one forward pass")
-    grad_clip: float = _opt(1.0, "maximum gradient norm")
+    mismatch_clamp: float = field(default=2.0, init=False)  # C in w = min(exp(lp_trainer - lp_engine), C)
+    grad_clip: float = field(default=1.0, init=False)  # maximum gradient norm
     max_response_tokens: int = field(default=0, init=False)  # what loss=constant divides by
 
 

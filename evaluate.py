@@ -1,0 +1,75 @@
+"""Evaluate a run or a model on held-out environments: one chain each, no tree, greedy unless asked otherwise.
+
+    python evaluate.py runs/NAME                                        the newest checkpoint of a run
+    python evaluate.py runs/NAME --samples 4 --temperature 1            pass rate over 4 sampled chains an environment
+    python evaluate.py HUB_ID_OR_FOLDER --task sudoku --workflow single      any chat model, with train.py's options
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import train
+from checkpoint import latest_checkpoint
+from engines import Team
+from policy import Policy, load_policy
+from rollout import Evaluation
+
+
+def load_team(source: str, options: Sequence[str]) -> tuple[train.Config, Team]:
+    """The team of a run folder (its own options; `options` must be empty) or one model that plays every agent."""
+    run = Path(source)
+    if (run / "config.json").is_file() and (run / "checkpoints").is_dir():
+        if options:
+            raise ValueError(f"{source} is a run and keeps the options it was trained with; remove {' '.join(options)}")
+        saved = json.loads((run / "config.json").read_text(encoding="utf-8"))
+        checkpoint = latest_checkpoint(run)
+        config = replace(train.Config(**saved), device=train.default_device())
+
+        def load(name: str) -> Policy:
+            return load_policy(name, str(checkpoint / name), config.lr, config.device)
+
+    else:
+        config, _ = train.parse(["--model", source, *options])
+        load = train.first_policy(config)
+    return config, train.make_team(config, train.training_env(config).agents, load)
+
+
+def report(result: Evaluation) -> str:
+    """Everything a reader of one number would ask next; the last line is the number."""
+    ended = Counter(episode.ended for episode in result.episodes)
+    formats = ", ".join(f"{agent} {share:.2f}" for agent, share in result.formats.items())
+    return (
+        f"turns used {result.turns:.2f}; episodes ended by {dict(ended)}\n"
+        f"readable answers: {formats}\n"
+        f"{result}"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", metavar="RUN_OR_MODEL")
+    parser.add_argument("--envs", type=int, default=200, help="held-out environments (default 200)")
+    parser.add_argument("--samples", type=int, default=1, help="chains an environment (default 1)")
+    parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
+    arguments, options = parser.parse_known_args(argv)
+    try:
+        if arguments.samples > 1 and arguments.temperature == 0:
+            raise ValueError(f"--samples {arguments.samples} needs --temperature above 0: greedy chains are all the same")
+        config, team = load_team(arguments.source, options)
+        config = replace(config, eval_envs=arguments.envs)
+        pool = train.scoring_pool(config, train.held_out_env(config))
+        print(f"{config.task} ({config.workflow}): {train.describe(team)}")
+        print(report(train.held_out(config, team, pool, arguments.samples, arguments.temperature)))
+    except (ValueError, OSError) as error:
+        sys.exit(f"evaluate.py: error: {error}")
+
+
+if __name__ == "__main__":
+    main()
