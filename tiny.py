@@ -45,7 +45,7 @@ WORDS = [
 ]
 WORDS += [" U", " D", " L", " R", " -", *(f" {digit}" for digit in range(10)), " [", "#### [", ", ", "]"]
 BOARDS: dict[str, dict] = {  # what so small a model can learn in minutes: the options of a task when none are given
-    "plan_path": {"rows": 5, "cols": 5, "blocks": 0.25, "max_moves": 2, "view": "cells"},
+    "plan_path": {"rows": 4, "cols": 4, "blocks": 0.25, "max_moves": 2, "view": "cells"},
     "sokoban": {"max_moves": 8},
 }
 REACH = 7  # cells up to this offset are one token, others are spelled
