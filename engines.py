@@ -76,14 +76,8 @@ class TransformersEngine:
         return self._collect(torch.stack(tokens, 1).tolist(), torch.stack(logps, 1).tolist(), room, n)
 
     def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: DynamicCache) -> Tensor:
-        out = self.policy.model(
-            input_ids=ids,
-            attention_mask=mask.long(),
-            position_ids=positions,
-            cache=cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
+        # by position: the fourth argument is `past_key_values` in older releases of transformers and `cache` in newer ones
+        out = self.policy.model(ids, mask.long(), positions, cache, use_cache=True, logits_to_keep=1)
         return out.logits[:, -1].float()  # (rows, V)
 
     def _collect(
