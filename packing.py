@@ -240,7 +240,12 @@ class TokenLogProb(torch.autograd.Function):
 
 
 def token_logprobs(model: nn.Module, pack: Pack, temperature: float = 1.0, tile: int = 2048) -> tuple[Tensor, Tensor]:
-    """Log-prob and entropy of every response token at this temperature: (N,), (N,) float32. Call inside `packed(model)`."""
+    """Log-prob and entropy of every response token at this temperature: (N,), (N,) float32.
+
+    Raises ValueError outside `packed(model)`: any other attention lets the sequences of a pack see each other.
+    """
+    if model.config._attn_implementation != "packed":
+        raise ValueError("token_logprobs: call it inside `with packed(model)`")
     hidden = model.model(
         input_ids=pack.ids[None], position_ids=pack.positions[None], use_cache=False, pack=pack
     ).last_hidden_state[0]  # (T, C)

@@ -86,6 +86,8 @@ def update(
     Returns metrics averaged over response tokens. Raises FloatingPointError on a gradient that is not finite.
     """
     samples = [sample for sample in samples if sample.valid]
+    if not samples:  # none of the policy's agents got to act
+        return {}
     groups = shared_prompts(samples)
     totals: dict[str, float] = {}
     steps: list[tuple[list[Sample], list[Pack]]] = []

@@ -1,0 +1,133 @@
+"""What several tests of the core share: a transparent environment, samples and models small enough to check by hand."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+import tiny
+from envs import InfraError, Reward
+from grouping import GroupKey, Sample
+from policy import Policy, make_optimizer
+from update import UpdateConfig
+
+
+class Toy:
+    """Agents say a digit, and digit / 10 is the local reward; every prompt shows all that was committed so far.
+
+    The log is a list that `step` changes in place, so candidates that share state are noticed. Special texts: "infra"
+    cannot be scored, "nan" scores NaN, a text that ends in "!" solves the task (team reward 1), one in "." ends it unsolved.
+    """
+
+    def __init__(self, agents: Sequence[str] = ("ann", "bob"), simultaneous: bool = False, name: str = "toy"):
+        self.agents, self.simultaneous, self.name = tuple(agents), simultaneous, name
+        self.done = self.solved = False
+        self.log: list[str] = []
+
+    def reset(self, seed: int) -> Toy:
+        self.log, self.done, self.solved = [], False, False
+        return self
+
+    def observe(self, agent: str) -> list[dict[str, str]]:
+        return [{"role": "user", "content": f"{self.name} {agent} sees {' '.join(self.log) or 'nothing'}"}]
+
+    def step(self, agent: str, text: str) -> Reward:
+        if text == "infra":
+            raise InfraError("the scorer died")
+        self.log.append(f"{agent}:{text}")
+        self.done = text.endswith(("!", "."))
+        self.solved = text.endswith("!")
+        local = float("nan") if text == "nan" else int(text[0]) / 10
+        return Reward(float(self.solved), local, {"format": 1.0, "actions": float(len(self.log))})
+
+    def copy(self) -> Toy:
+        return copy.deepcopy(self)
+
+
+def make_sample(
+    reward: float = 0.0,
+    prompt: Sequence[int] = (1, 2),
+    response: Sequence[int] = (3, 4),
+    *,
+    key: tuple = (0, 0, "a"),
+    logprobs: Sequence[float] | None = None,
+    **fields,
+) -> Sample:
+    return Sample(
+        GroupKey(*key),
+        list(prompt),
+        list(response),
+        list(logprobs if logprobs is not None else [-1.0] * len(response)),
+        reward,
+        **fields,
+    )
+
+
+ARCHITECTURES = {
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 6}),  # head size differs from width / heads, as in Qwen3-0.6B
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM, {}),  # has biases in q, k and v
+    "llama": (LlamaConfig, LlamaForCausalLM, {}),
+}
+
+
+def small_model(architecture: str = "qwen3", tie: bool = True, heads: int = 4, kv_heads: int = 2, seed: int = 0):
+    """A model of a few thousand weights with vocabulary 31; large weights, so that every token matters."""
+    config_class, model_class, extra = ARCHITECTURES[architecture]
+    config = config_class(
+        vocab_size=31, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=heads,
+        num_key_value_heads=kv_heads, tie_word_embeddings=tie, max_position_embeddings=128, initializer_range=0.3,
+        bos_token_id=None, eos_token_id=2, pad_token_id=2, **extra,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return model_class(config)
+
+
+def small_policy(name: str = "p", lr: float = 1e-3, seed: int = 0, **layout) -> Policy:
+    """A policy of a small model; token 2 ends a response."""
+    model = small_model(seed=seed, **layout)
+    return Policy(name, model, tiny.build_tokenizer(), make_optimizer(model, lr))
+
+
+def reference_logprobs(model, sample: Sample, temperature: float = 1.0) -> torch.Tensor:
+    """Log-probs of one response by one plain forward of its own sequence (R,)."""
+    prompt, response = sample.prompt_ids, sample.response_ids
+    logits = model(input_ids=torch.tensor([prompt + response]), use_cache=False).logits[0].float()
+    logps = (logits / temperature).log_softmax(-1)
+    return logps[torch.arange(len(prompt) - 1, len(prompt) + len(response) - 1), torch.tensor(response)]
+
+
+def objective(**values) -> UpdateConfig:
+    """One plain optimizer step unless told otherwise, gradients not clipped."""
+    config = UpdateConfig()
+    for name, value in {"minibatches": 1, "grad_clip": 1e9, "max_response_tokens": 16, **values}.items():
+        assert hasattr(config, name)
+        setattr(config, name, value)
+    return config
+
+
+def watch_gradients(policy: Policy) -> list[dict[str, torch.Tensor]]:
+    """A list that gets the gradients of every optimizer step from now on."""
+    seen: list[dict[str, torch.Tensor]] = []
+
+    def remember(*_) -> None:
+        seen.append({name: p.grad.clone() for name, p in policy.model.named_parameters() if p.grad is not None})
+
+    policy.optimizer.register_step_pre_hook(remember)
+    return seen
+
+
+def assert_gradients_close(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], tolerance: float = 1e-5):
+    """Every gradient agrees to `tolerance` of the largest entry of its own tensor."""
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        scale = float(gradient.abs().max()) + 1e-12
+        error = float((found[name] - gradient).abs().max()) / scale
+        assert error < tolerance, f"{name}: relative error {error:.1e}"
+
+
+def weights_of(policy: Policy) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in policy.model.state_dict().items()}

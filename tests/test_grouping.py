@@ -1,0 +1,184 @@
+"""Groups and advantages, with numbers worked out by hand."""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grouping import GroupKey, agent_turn_key, assign_advantages, group_samples, trajectory_key
+from helpers import make_sample
+
+ROOT = Path(__file__).parent.parent
+HALF = 1 / math.sqrt(2)  # of two different rewards one is 0.5 * sqrt(2) sample deviations above the mean
+
+
+def advantages(rewards, normalize="std", **fields):
+    samples = [make_sample(reward, **fields) for reward in rewards]
+    counts = assign_advantages(group_samples(samples), normalize)
+    return [sample.advantage for sample in samples], counts
+
+
+def test_groups_are_environment_turn_and_agent():
+    rows = [("A", 0, 0), ("B", 0, 3), ("A", 0, 1), ("B", 0, 5), ("A", 1, 2), ("B", 1, 0), ("A", 1, 2), ("B", 1, 4)]
+    samples = [make_sample(reward, key=("task", turn, agent)) for agent, turn, reward in rows]
+    groups = group_samples(samples)
+    assert list(groups) == [GroupKey("task", *rest) for rest in ((0, "A"), (0, "B"), (1, "A"), (1, "B"))]
+    counts = assign_advantages(groups)
+    expected = [-HALF, -HALF, HALF, HALF, 0, -HALF, 0, HALF]
+    assert [sample.advantage for sample in samples] == pytest.approx(expected, abs=1e-5)
+    assert counts == {"groups": 4, "trained": 3, "constant": 1, "singleton": 0, "invalid": 0}
+
+
+def test_environments_are_not_pooled():
+    samples = [make_sample(reward, key=(env, 0, "a")) for env, reward in ((0, 0), (1, 5), (0, 1), (1, 5))]
+    assign_advantages(group_samples(samples))
+    assert [sample.advantage for sample in samples] == pytest.approx([-HALF, 0, HALF, 0], abs=1e-5)
+
+
+def test_advantage_uses_the_sample_deviation():
+    # mean 0.4, squared deviations 0.16 + 0.01 + 0.36 + 0.09 = 0.62, sqrt(0.62 / 3) = 0.454606
+    found, _ = advantages([0.0, 0.5, 1.0, 0.1])
+    assert found == pytest.approx([-0.4 / 0.454606, 0.1 / 0.454606, 0.6 / 0.454606, -0.3 / 0.454606], abs=1e-5)
+
+
+def test_mean_only_leaves_the_division_out():
+    found, counts = advantages([0.0, 0.5, 1.0, 0.1], "mean_only")
+    assert found == pytest.approx([-0.4, 0.1, 0.6, -0.3])
+    assert counts["trained"] == 1
+
+
+@pytest.mark.parametrize("normalize", ["std", "mean_only"])
+@pytest.mark.parametrize(
+    "rewards",
+    [
+        [0.35] * 7,
+        [float(np.float32(1.1))] * 12,
+        [0.1 + 0.2, 0.3, 0.3, 0.3],  # float residue
+        [1.1 + 1e-8 * k for k in range(12)],
+        [1e6, 1e6 + 0.1],  # relative to the size of the rewards
+        [0.0] * 8,
+    ],
+)
+def test_equal_rewards_teach_exactly_nothing(rewards, normalize):
+    found, counts = advantages(rewards, normalize)
+    assert found == [0.0] * len(rewards)
+    assert counts == {"groups": 1, "trained": 0, "constant": 1, "singleton": 0, "invalid": 0}
+
+
+def test_a_small_real_difference_is_not_rounding():
+    found, counts = advantages([0.5, 0.5, 0.5, 0.501])
+    assert found == pytest.approx([-0.499, -0.499, -0.499, 1.497], abs=2e-3)
+    assert counts["trained"] == 1
+
+
+def test_a_single_candidate_has_no_baseline():
+    found, counts = advantages([3.0])
+    assert found == [0.0]
+    assert counts == {"groups": 1, "trained": 0, "constant": 0, "singleton": 1, "invalid": 0}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_reward_that_is_no_number_raises_and_names_the_group(value):
+    with pytest.raises(ValueError, match=r"turn=2.*agent='planner'"):
+        advantages([1.0, value], key=(7, 2, "planner"))
+
+
+def test_candidates_that_could_not_be_scored_are_left_out():
+    samples = [make_sample(1.0), make_sample(math.nan, valid=False), make_sample(0.0), make_sample(0.0, valid=False)]
+    counts = assign_advantages(group_samples(samples))
+    assert [sample.advantage for sample in samples] == pytest.approx([HALF, 0, -HALF, 0], abs=1e-5)
+    assert counts == {"groups": 1, "trained": 1, "constant": 0, "singleton": 0, "invalid": 2}
+
+
+@pytest.mark.parametrize("valid", [[True, False, False], [False, False, False]])
+def test_fewer_than_two_scored_candidates_teach_nothing(valid):
+    samples = [make_sample(float(i), valid=v, advantage=9.0) for i, v in enumerate(valid)]
+    counts = assign_advantages(group_samples(samples))
+    assert [sample.advantage for sample in samples] == [0.0, 0.0, 0.0]
+    assert counts == {"groups": 1, "trained": 0, "constant": 0, "singleton": 1, "invalid": valid.count(False)}
+
+
+def test_rewards_stay_what_they_were():
+    samples = [make_sample(reward) for reward in (0.25, 1.75)]
+    assign_advantages(group_samples(samples))
+    assert [sample.reward for sample in samples] == [0.25, 1.75]
+
+
+def test_a_group_of_different_prompts_raises():
+    with pytest.raises(ValueError, match="different prompts"):
+        group_samples([make_sample(prompt=[1, 2]), make_sample(prompt=[1, 3])])
+
+
+def test_trajectories_may_mix_prompts_and_weigh_the_same_whatever_their_length():
+    # returns 1, 0, 0: mean 1/3, deviation sqrt(((2/3)^2 + 2 (1/3)^2) / 2) = 0.577350; by samples the mean would be 3/5
+    rows = [(0, 1.0), (1, 0.0), (0, 1.0), (2, 0.0), (0, 1.0)]
+    samples = [
+        make_sample(reward, prompt=[1, position + 1], key=(4, position, "ab"[position % 2]), trajectory=trajectory)
+        for position, (trajectory, reward) in enumerate(rows)
+    ]
+    groups = group_samples(samples, trajectory_key)
+    assert list(groups) == [4]
+    counts = assign_advantages(groups)
+    up, down = 1.154699, -0.577350
+    assert [sample.advantage for sample in samples] == pytest.approx([up, down, up, down, up], abs=1e-5)
+    assert counts["trained"] == 1
+
+
+def test_one_trajectory_alone_is_a_singleton_however_long():
+    samples = [make_sample(1.0, key=(0, turn, "a"), trajectory=0) for turn in range(3)]
+    assert assign_advantages(group_samples(samples, trajectory_key))["singleton"] == 1
+    assert [sample.advantage for sample in samples] == [0.0, 0.0, 0.0]
+
+
+def test_a_trajectory_has_one_return():
+    samples = [make_sample(1.0, trajectory=0), make_sample(0.5, trajectory=0)]
+    with pytest.raises(ValueError, match=r"trajectory 0 has rewards 1\.0 and 0\.5"):
+        assign_advantages(group_samples(samples, trajectory_key))
+
+
+def test_keys_read_what_they_say():
+    sample = make_sample(key=(3, 1, "planner"))
+    assert agent_turn_key(sample) == (3, 1, "planner")
+    assert trajectory_key(sample) == 3
+
+
+def test_unknown_normalisation_raises():
+    with pytest.raises(ValueError, match="'median'"):
+        advantages([0.0, 1.0], "median")
+
+
+def test_a_sample_with_ids_and_logprobs_of_different_length_raises_with_both():
+    with pytest.raises(ValueError, match="3 response ids but 1 log-probs"):
+        make_sample(response=[1, 2, 3], logprobs=[-1.0])
+
+
+def test_an_empty_response_raises():
+    with pytest.raises(ValueError, match="empty response"):
+        make_sample(response=[])
+
+
+rewards_lists = st.lists(st.integers(0, 20), min_size=2, max_size=8).map(lambda values: [v / 10 for v in values])
+
+
+@given(rewards_lists, st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_advantages_are_centred_of_unit_spread_and_independent_of_order(rewards, random):
+    found, counts = advantages(rewards)
+    if counts["constant"]:
+        assert found == [0.0] * len(rewards)
+    else:
+        assert sum(found) == pytest.approx(0, abs=1e-6)
+        assert sum(a * a for a in found) / (len(found) - 1) == pytest.approx(1, abs=1e-4)
+    order = random.sample(range(len(rewards)), len(rewards))
+    shuffled, _ = advantages([rewards[i] for i in order])
+    assert shuffled == pytest.approx([found[i] for i in order], abs=1e-9)
+
+
+def test_sampling_and_grouping_need_no_torch():
+    code = "import sys, grouping, envs, rollout; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

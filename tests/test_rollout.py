@@ -1,0 +1,408 @@
+"""Tree, chains and evaluation with scripted engines: who sees what, what is committed, what is recorded."""
+
+from concurrent.futures import ThreadPoolExecutor
+from math import sqrt
+
+import pytest
+
+from engines import ScriptedEngine
+from envs import PlanPath, Reward
+from grouping import GroupKey, assign_advantages, group_samples, trajectory_key
+from helpers import Toy
+from rollout import Completion, evaluate, rollout_chains, rollout_tree
+
+
+def tree(envs, script, k=3, turns=2, sample=rollout_tree, **options):
+    """Roll out with a script (request, candidate) -> text; returns the result and the engine."""
+    engine = script if isinstance(script, ScriptedEngine) else ScriptedEngine(script)
+    result = sample(
+        envs, engine, encode=engine.encode, decode=engine.decode, num_candidates=k, max_turns=turns, **options
+    )
+    return result, engine
+
+
+def digits(request, candidate):
+    """Candidate 1 is the best, whatever the number of candidates."""
+    return "372456"[candidate] if candidate else "1"
+
+
+def seen(request):
+    return ScriptedEngine.decode("", request.prompt_ids)
+
+
+def text_of(sample):
+    return ScriptedEngine.decode("", sample.response_ids)
+
+
+# ------------------------------------------------------------------------------------------------------------------- tree
+
+
+def test_agents_in_sequence_see_what_was_committed_before_them():
+    _, engine = tree([Toy()], lambda request, k: f"{k}" if request.agent == "ann" else f"{5 - k}", k=3)
+    assert [seen(request) for request in engine.requests] == [
+        "toy ann sees nothing",
+        "toy bob sees ann:2",
+        "toy ann sees ann:2 bob:5",
+        "toy bob sees ann:2 bob:5 ann:2",
+    ]
+
+
+def test_simultaneous_agents_see_the_start_of_the_turn_only():
+    _, engine = tree([Toy(simultaneous=True)], lambda request, k: f"{k}", k=3)
+    assert [seen(request) for request in engine.requests] == [
+        "toy ann sees nothing",
+        "toy bob sees nothing",
+        "toy ann sees ann:2 bob:2",
+        "toy bob sees ann:2 bob:2",
+    ]
+
+
+def test_simultaneous_agents_still_act_in_order():
+    result, _ = tree([Toy(simultaneous=True)], lambda request, k: f"{k}", k=2, turns=1)
+    assert [sample.info["actions"] for sample in result.samples] == [1, 1, 2, 2]  # bob is scored after ann's commit
+
+
+def test_the_planner_sees_the_committed_proposal_of_the_same_turn():
+    """On a real task: the only proposal that walks towards the goal is committed and shown."""
+    plans = ["#### [U]", "#### [R]", "#### [L]"]
+    env = PlanPath.from_text("S.G\n...")
+    _, engine = tree([env], lambda request, k: plans[k], turns=1)
+    before, after = map(seen, engine.requests)
+    assert "[R]" not in before
+    assert "proposal [R]" in after
+
+
+def test_every_agent_gets_a_group_with_spread_at_every_turn():
+    result, _ = tree([Toy(), Toy()], digits, k=4, turns=3)
+    groups = group_samples(result.samples)
+    assert list(groups) == [GroupKey(env, turn, agent) for env in (0, 1) for turn in range(3) for agent in ("ann", "bob")]
+    counts = assign_advantages(groups)
+    assert counts == {"groups": 12, "trained": 12, "constant": 0, "singleton": 0, "invalid": 0}
+    for group in groups.values():
+        assert len(group) == 4
+        assert len({sample.advantage for sample in group}) == 4
+
+
+def test_cost_is_k_times_agents_times_turns():
+    result, engine = tree([Toy(), Toy()], digits, k=4, turns=3)
+    assert len(engine.requests) == 2 * 2 * 3
+    assert len(result.samples) == 4 * len(engine.requests)
+
+
+def test_candidates_never_share_state():
+    result, _ = tree([Toy()], lambda request, k: f"{k}", k=5, turns=2)
+    assert [sample.info["actions"] for sample in result.samples] == [n for n in (1, 2, 3, 4) for _ in range(5)]
+
+
+def test_candidates_of_a_board_game_start_from_the_same_cell():
+    """Three walkers of one cell each: if they shared the board, the last would be at the goal."""
+    env = PlanPath.from_text("S..G", workflow="single")
+    result, _ = tree([env], lambda request, k: "#### [R]", turns=2)
+    assert [sample.team for sample in result.samples] == pytest.approx([1 / 3] * 6)
+    assert not result.episodes[0].solved
+
+
+def test_the_best_candidate_is_committed_and_the_first_of_equals():
+    result, _ = tree([Toy(("ann",))], lambda request, k: "2772"[k], k=4, turns=2)
+    assert [sample.committed for sample in result.samples] == [False, True, False, False] * 2
+    assert [step.text for step in result.episodes[0].steps] == ["7", "7"]
+    result, _ = tree([Toy(("ann",))], lambda request, k: "5" * (k + 1), k=3, turns=1)
+    assert [step.text for step in result.episodes[0].steps] == ["5"]
+
+
+def test_reward_is_alpha_times_team_plus_local():
+    result, _ = tree([Toy(("ann",))], lambda request, k: ("4", "3!")[k], k=2, turns=1, alpha=0.5)
+    assert [(s.reward, s.team, s.local) for s in result.samples] == [(0.4, 0.0, 0.4), (0.8, 1.0, 0.3)]
+    result, _ = tree([Toy(("ann",))], lambda request, k: ("4", "3!")[k], k=2, turns=1, alpha=0.0)
+    assert [sample.committed for sample in result.samples] == [True, False]
+
+
+def test_an_environment_ends_when_it_says_so_even_inside_a_turn():
+    envs = [Toy(name="long"), Toy(name="short")]
+    result, _ = tree(envs, lambda request, k: "1!" if "short ann" in seen(request) else "1", k=2, turns=3)
+    long, short = result.episodes
+    assert (long.ended, long.solved, long.turns, len(long.samples)) == ("turns", False, 3, 12)
+    assert (short.ended, short.solved, short.turns, len(short.samples)) == ("done", True, 1, 2)
+
+
+def test_done_is_not_solved():
+    result, _ = tree([Toy()], lambda request, k: "5.", k=2)
+    assert (result.episodes[0].ended, result.episodes[0].solved) == ("done", False)
+
+
+def test_late_turns_have_fewer_groups_and_a_lone_one_is_counted():
+    """Four environments that end after 3, 3, 1 and 1 turns."""
+    envs = [Toy(("ann",), name=name) for name in ("far", "far", "near", "near")]
+    result, _ = tree(envs, lambda request, k: f"{k}." if "near" in seen(request) else f"{k}", k=2, turns=3)
+    turns = [key.turn for key in group_samples(result.samples)]
+    assert [turns.count(turn) for turn in range(3)] == [4, 2, 2]
+
+
+# --------------------------------------------------------------------------------------------------------------- failures
+
+
+def test_a_candidate_that_could_not_be_scored_is_excluded_and_the_rest_goes_on():
+    result, _ = tree([Toy()], lambda request, k: ("infra", "0", "2")[k], turns=1)
+    assert [sample.valid for sample in result.samples] == [False, True, True] * 2
+    assert [sample.committed for sample in result.samples] == [False, False, True] * 2
+    assert [step.text for step in result.episodes[0].steps] == ["2", "2"]
+    counts = assign_advantages(group_samples(result.samples))
+    assert counts == {"groups": 2, "trained": 2, "constant": 0, "singleton": 0, "invalid": 2}
+    assert [round(sample.advantage, 3) for sample in result.samples] == [0.0, -0.707, 0.707] * 2
+
+
+def test_an_environment_where_nothing_could_be_scored_ends():
+    envs = [Toy(name="broken"), Toy(name="fine")]
+    result, engine = tree(envs, lambda request, k: "infra" if "broken" in seen(request) else f"{k}", k=2, turns=2)
+    assert [episode.ended for episode in result.episodes] == ["infra", "turns"]
+    assert [sample.valid for sample in result.episodes[0].samples] == [False, False]
+    assert result.episodes[0].steps == []
+    assert sum("broken" in seen(request) for request in engine.requests) == 1
+
+
+def test_other_errors_of_an_environment_are_not_hidden():
+    with pytest.raises(ValueError, match="invalid literal"):
+        tree([Toy()], lambda request, k: "x")
+
+
+def test_a_reward_that_is_no_number_raises():
+    with pytest.raises(ValueError, match=r"agent='ann'.*not finite"):
+        tree([Toy()], lambda request, k: "nan" if k else "1")
+
+
+@pytest.mark.parametrize("short", [0, 1, 4])
+def test_an_engine_that_returns_too_few_lists_raises_with_both_numbers(short):
+    engine = ScriptedEngine(digits)
+    with pytest.raises(ValueError, match=f"returned {short} lists for 2 requests"):
+        rollout_tree(
+            [Toy(), Toy()], lambda requests, n: (engine(requests, n) * 2)[:short], encode=engine.encode,
+            decode=engine.decode, num_candidates=3, max_turns=1,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [1, 2, 5])
+def test_an_engine_that_returns_another_number_of_completions_raises_with_both(number):
+    engine = ScriptedEngine(digits)
+    with pytest.raises(ValueError, match=f"returned {number} completions for agent ann, expected 3"):
+        rollout_tree(
+            [Toy()], lambda requests, n: engine(requests, number), encode=engine.encode, decode=engine.decode,
+            num_candidates=3, max_turns=1,
+        )  # fmt: skip
+
+
+def test_ids_and_logprobs_of_different_length_raise_with_both():
+    broken = [Completion([49, 50], [-1.0], "stop")] * 2
+    with pytest.raises(ValueError, match="2 response ids but 1 log-probs"):
+        rollout_tree(
+            [Toy()], lambda requests, n: [broken], encode=ScriptedEngine.encode, decode=ScriptedEngine.decode,
+            num_candidates=2, max_turns=1,
+        )  # fmt: skip
+
+
+def test_a_prompt_without_room_for_an_answer_ends_its_environment_only():
+    engine = ScriptedEngine(digits)
+
+    def generate(requests, n):
+        return [
+            [] if "tight" in seen(request) and len(request.prompt_ids) > 21 else answers
+            for request, answers in zip(requests, engine(requests, n), strict=True)
+        ]
+
+    result = rollout_tree(
+        [Toy(name="tight"), Toy(name="roomy")], generate, encode=engine.encode, decode=engine.decode,
+        num_candidates=2, max_turns=2,
+    )  # fmt: skip
+    tight, roomy = result.episodes
+    assert len("tight ann sees nothing") == 22
+    assert (tight.ended, tight.solved, len(tight.samples)) == ("prompt", False, 0)
+    assert (roomy.ended, len(roomy.samples)) == ("turns", 8)
+
+
+def test_an_environment_that_is_done_before_it_starts_raises():
+    env = Toy()
+    env.done = True
+    with pytest.raises(ValueError, match="reset"):
+        tree([env], digits)
+
+
+@pytest.mark.parametrize("ids", [[0], [1, 1], [0, 1, 2]])
+def test_environment_ids_are_distinct_and_as_many_as_environments(ids):
+    with pytest.raises(ValueError, match="env_ids: 2 distinct numbers"):
+        tree([Toy(), Toy()], digits, env_ids=ids)
+
+
+# ------------------------------------------------------------------------------------------------- what is recorded, seeds
+
+
+class Pieces:
+    """An engine whose vocabulary can spell one text in two ways: `hello` is 3, or 1 and 2."""
+
+    words = {0: "", 1: "he", 2: "llo", 3: "hello", 4: "1"}
+
+    def __call__(self, requests, n):
+        return [[Completion([1, 2, 4, 0], [-0.1, -0.2, -0.3, -0.4], "length")] * n for _ in requests]
+
+    def decode(self, agent, ids):
+        return "".join(self.words[i] for i in ids).replace("hello", "")
+
+    def encode(self, agent, messages):
+        return [3]
+
+
+def test_trained_ids_are_the_ids_of_the_engine():
+    engine = Pieces()
+    result = rollout_tree([Toy()], engine, encode=engine.encode, decode=engine.decode, num_candidates=2, max_turns=1)
+    for sample in result.samples:
+        assert sample.prompt_ids == [3]
+        assert sample.response_ids == [1, 2, 4, 0]
+        assert sample.logprobs == [-0.1, -0.2, -0.3, -0.4]
+        assert sample.truncated
+    assert result.episodes[0].steps[0].text == "1"
+
+
+def test_truncated_is_the_reason_of_the_engine_not_a_token():
+    reasons = iter(("stop", "length"))
+    result = rollout_tree(
+        [Toy(("ann",))],
+        lambda requests, n: [[Completion([49], [-1.0], next(reasons)) for _ in range(n)]],
+        encode=ScriptedEngine.encode, decode=ScriptedEngine.decode, num_candidates=2, max_turns=1,
+    )  # fmt: skip
+    assert [sample.truncated for sample in result.samples] == [False, True]
+
+
+def test_each_turn_is_its_own_row_with_the_prompt_that_was_sent():
+    result, engine = tree([Toy()], digits, k=2, turns=2)
+    assert [group[0].prompt_ids for group in group_samples(result.samples).values()] == [
+        request.prompt_ids for request in engine.requests
+    ]
+
+
+def test_seeds_are_distinct_and_leave_room_for_the_candidates():
+    _, engine = tree([Toy() for _ in range(8)], digits, k=4, turns=3)
+    seeds = [request.seed for request in engine.requests]
+    assert len(seeds) == len(set(seeds)) == 8 * 2 * 3
+    assert all(seed % 4 == 0 and 0 <= seed < 2**62 for seed in seeds)
+
+
+def test_a_seed_depends_on_run_step_and_environment_and_on_nothing_else():
+    def seeds(count, **options):
+        result, engine = tree([Toy() for _ in range(count)], digits, k=2, turns=1, **options)
+        return [request.seed for request in engine.requests if request.agent == "ann"]
+
+    four = seeds(4, seed=(1, 5))
+    assert seeds(1, seed=(1, 5), env_ids=[2]) == four[2:3]
+    assert seeds(2, seed=(1, 5), env_ids=[3, 0]) == [four[3], four[0]]
+    assert not set(four) & set(seeds(4, seed=(1, 6))) | set(four) & set(seeds(4, seed=(2, 5)))
+
+
+def test_a_pool_of_threads_gives_the_same_result():
+    script = lambda request, k: f"{(request.seed >> 8) % 7 + k}"  # noqa: E731
+    plain, _ = tree([Toy() for _ in range(6)], script, turns=3)
+    with ThreadPoolExecutor(4) as pool:
+        threaded, _ = tree([Toy() for _ in range(6)], script, turns=3, pool=pool)
+    assert threaded == plain
+
+
+def test_environments_of_the_caller_stay_as_they_were():
+    for sample in (rollout_tree, rollout_chains):
+        envs = [Toy()]
+        tree(envs, digits, sample=sample)
+        assert envs[0].log == []
+
+
+# ----------------------------------------------------------------------------------------------------------------- chains
+
+
+def by_chain(request, k):
+    """Chains ask for one candidate each; the trajectory is in the seed."""
+    return f"{request.seed % 3}"
+
+
+def test_chains_are_independent_trajectories_that_carry_their_return():
+    def script(request, k):  # only trajectory 2 solves, in its last action
+        return "1!" if request.seed % 3 == 2 and seen(request).count(":") == 3 else f"{request.seed % 3}"
+
+    result, engine = tree([Toy()], script, sample=rollout_chains)
+    assert [episode.trajectory for episode in result.episodes] == [0, 1, 2]
+    assert [episode.solved for episode in result.episodes] == [False, False, True]
+    for chain, episode in enumerate(result.episodes):
+        assert [sample.trajectory for sample in episode.samples] == [chain] * 4
+        assert [sample.reward for sample in episode.samples] == [float(chain == 2)] * 4
+        assert all(sample.committed for sample in episode.samples)
+    assert {seen(request) for request in engine.requests if seen(request).count(":") == 1} == {
+        f"toy bob sees ann:{chain}" for chain in range(3)
+    }
+    assert len(engine.requests) == 3 * 2 * 2  # as many generations as the tree: K*N*T
+    counts = assign_advantages(group_samples(result.samples, trajectory_key))
+    assert counts == {"groups": 1, "trained": 1, "constant": 0, "singleton": 0, "invalid": 0}
+    # returns 0, 0, 1: mean 1/3, deviation 0.57735
+    assert [sample.advantage for sample in result.samples] == pytest.approx([-0.57735] * 8 + [1.154699] * 4, abs=1e-5)
+
+
+def test_the_first_prompts_of_the_chains_are_one_and_their_seeds_differ():
+    _, engine = tree([Toy(), Toy()], by_chain, turns=1, sample=rollout_chains)
+    first = [request for request in engine.requests if request.agent == "ann"]
+    assert [request.seed % 3 for request in first] == [0, 1, 2, 0, 1, 2]
+    assert len({tuple(request.prompt_ids) for request in first}) == 1
+    assert len({request.seed for request in first}) == 6
+
+
+def test_a_short_chain_counts_as_much_as_a_long_one():
+    result, _ = tree([Toy()], lambda request, k: "1!" if request.seed % 3 == 0 else "1", sample=rollout_chains)
+    assert [len(episode.samples) for episode in result.episodes] == [1, 4, 4]
+    assign_advantages(group_samples(result.samples, trajectory_key))
+    assert [sample.advantage for sample in result.samples] == pytest.approx([1.154699] + [-0.57735] * 8, abs=1e-5)
+
+
+def test_a_chain_with_an_action_that_could_not_be_scored_is_invalid_as_a_whole():
+    def script(request, k):
+        return "infra" if request.seed % 3 == 1 and request.agent == "bob" else "2!" if request.seed % 3 else "2"
+
+    result, _ = tree([Toy()], lambda r, k: script(r, k).rstrip("!") if r.agent == "ann" else script(r, k), sample=rollout_chains)
+    assert [episode.ended for episode in result.episodes] == ["turns", "infra", "done"]
+    assert [all(sample.valid for sample in episode.samples) for episode in result.episodes] == [True, False, True]
+    counts = assign_advantages(group_samples(result.samples, trajectory_key))
+    assert counts == {"groups": 1, "trained": 1, "constant": 0, "singleton": 0, "invalid": 2}
+    assert [round(sample.advantage, 3) for sample in result.samples] == [-0.707] * 4 + [0.0] * 2 + [0.707] * 2
+
+
+# -------------------------------------------------------------------------------------------------------------- evaluation
+
+
+def run_evaluation(envs, script, turns=1):
+    engine = ScriptedEngine(script)
+    return evaluate(envs, engine, encode=engine.encode, decode=engine.decode, max_turns=turns), engine
+
+
+def test_evaluation_counts_environments_and_gives_the_standard_error():
+    envs = [Toy(name="easy")] + [Toy(name="hard") for _ in range(4)]
+    result, engine = run_evaluation(envs, lambda request, k: "1!" if "easy" in seen(request) else "1", turns=3)
+    assert (result.success, result.n) == (0.2, 5)
+    assert result.se == pytest.approx(sqrt(0.2 * 0.8 / 5))
+    assert result.turns == pytest.approx((1 + 4 * 3) / 5)
+    assert result.formats == {"ann": 1.0, "bob": 1.0}
+    assert len(engine.requests) == 1 + 4 * 3 * 2  # one chain an environment, no candidates
+
+
+def test_evaluation_reports_readable_answers_of_each_agent():
+    class Sloppy(Toy):
+        def step(self, agent, text):
+            reward = super().step(agent, text)
+            return Reward(reward.team, reward.local, {"format": float(agent == "ann" or self.name == "good")})
+
+    result, _ = run_evaluation([Sloppy(name="good"), *(Sloppy(name="bad") for _ in range(3))], digits)
+    assert result.formats == {"ann": 1.0, "bob": 0.25}
+
+
+def test_environments_that_could_not_be_scored_are_no_failures():
+    envs = [Toy(name="broken"), Toy(name="good"), Toy(name="bad")]
+    answers = {"broken": "infra", "good": "1!", "bad": "1"}
+    result, _ = run_evaluation(envs, lambda request, k: answers[seen(request).split()[0]])
+    assert (result.success, result.n) == (0.5, 2)
+
+
+def test_evaluation_raises_when_nothing_could_be_scored():
+    with pytest.raises(RuntimeError, match="not a single environment"):
+        run_evaluation([Toy()], lambda request, k: "infra")
+
+
