@@ -75,7 +75,7 @@ class Config:
     lr: float = opt(5e-4, "peak learning rate (about 1e-6 for a pretrained model)", "X")
     lr_final: float = opt(0.1, "share of the peak left at the last step (linear decay)", "X")
     lr_warmup: int = opt(10, "steps of linear warm-up")
-    warm_start: int = opt(60, "tiny: steps of imitating noisy moves")
+    warm_start: int = opt(60, "tiny: steps of imitating noisy moves (boards only)")
     max_response_tokens: int = opt(16, "limit of a response")
     eval_envs: int = opt(200, "held-out environments, played greedily before and after training")
     report_every: int = opt(25, "steps between held-out evaluations and printed examples, 0 for none")
@@ -205,13 +205,16 @@ def first_policy(config: Config) -> Callable[[str], Policy]:
     tokenizer = tiny.build_tokenizer()
     model = tiny.build_model(tokenizer, config.seed).to(config.device)
     policy = Policy("tiny", model, tokenizer, make_optimizer(model, config.lr))
-    tiny.warm_start(
-        policy,
-        lambda: training_env(config),
-        steps=config.warm_start,
-        turns=config.max_turns,
-        seed=config.seed,
-    )
+    if hasattr(training_env(config), "noisy_answer"):
+        tiny.warm_start(
+            policy,
+            lambda: training_env(config),
+            steps=config.warm_start,
+            turns=config.max_turns,
+            seed=config.seed,
+        )
+    else:  # math and code: the tiny model shows that everything runs, no more
+        print(f"no warm start: {config.task} has no noisy answers to imitate; tiny starts from random weights")
 
     def copy(name: str) -> Policy:
         twin = tiny.build_model(tokenizer, config.seed).to(config.device)
