@@ -1,0 +1,152 @@
+"""README.md says nothing that does not hold: its commands parse, its examples load, its files and links exist.
+
+Addresses on the web are not opened: tests need no network.
+"""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import code_data
+import envs
+import evaluate
+import math_env
+import train
+from code_env import golden_tests, reference_solution
+from math_answers import math_equal
+
+ROOT = Path(__file__).parent.parent
+FENCE = re.compile(r"^```(.*)\n((?:.*\n)*?)```\s*$", re.M)
+# Options of pip, pytest and git, which the README may use too.
+OTHER_OPTIONS = {"--index-url", "--extra-index-url", "--upgrade", "--durations", "--depth", "--help"}
+
+
+@pytest.fixture(scope="module")
+def readme():
+    return (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def tables(text):
+    """The tables of a text outside of fences: each a list of rows, each a list of cells, the header first."""
+    found: list[list[list[str]]] = []
+    previous = ""
+    for line in FENCE.sub("", text).splitlines():
+        if line.startswith("|"):
+            if not previous.startswith("|"):
+                found.append([])
+            if not re.fullmatch(r"[|:\- ]+", line):
+                found[-1].append([cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))])
+        previous = line
+    return found
+
+
+def examples(text, task):
+    """The example lines of a task with the data sets they belong to: the first column of the table above them."""
+    (block,) = [match for match in FENCE.finditer(text) if match[1].strip() == f"json {task}"]
+    names = [row[0] for row in tables(text[: block.start()])[-1][1:]]
+    return dict(zip(names, block[2].splitlines(), strict=True))
+
+
+def help_of(main, capsys):
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    return set(re.findall(r"--[a-z][a-z0-9-]*", capsys.readouterr().out))
+
+
+def commands(text):
+    """(script, arguments) of every line of code that starts a script of ours."""
+    for line in text.replace("\\\n", " ").splitlines():
+        if found := re.match(r"\s*(?:\$ )?(?:[A-Z_]+=\S+ )*python3? (\w+\.py)(?: (.*))?$", line):
+            yield found[1], shlex.split(found[2] or "", comments=True)
+
+
+# --------------------------------------------------------------------------------------------------------- data formats
+
+
+def test_examples_of_mathematics_load(readme):
+    found = examples(readme, "math")
+    assert len(found) >= 7
+    for name, line in found.items():
+        problem = math_env.read_problem(json.loads(line))
+        assert math_equal(gold=problem.answer, answer=problem.answer), name
+
+
+def test_examples_of_code_load_in_their_own_format_and_their_solutions_pass(readme, tmp_path):
+    found = examples(readme, "code")
+    known = {name for name, _, _ in code_data.FORMATS}
+    assert {name.removesuffix(" JSONL") for name in found} == known, "one example for each format"
+    for name, line in found.items():
+        row = json.loads(line)
+        detected = next(name for name, fields, _ in code_data.FORMATS if all(field in row for field in fields))
+        assert detected == name.removesuffix(" JSONL")
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl"
+        path.write_text(line, encoding="utf-8")
+        (problem,) = code_data.load_problems(str(path))
+        assert golden_tests(problem), name
+        assert (reference_solution(problem, 6.0) is None) == (not problem.solutions), name
+
+
+# ------------------------------------------------------------------------------------------------------ files and links
+
+
+def test_the_table_of_files_is_complete_and_true(readme):
+    columns = [" ".join(row[0] for row in table[1:]) for table in tables(readme)]
+    (files,) = [column for column in columns if "train.py" in column and "rollout.py" in column]
+    named = re.findall(r"[\w./-]+\.\w+|[\w./-]+/", re.sub(r"\]\([^)]*\)", "]", files))
+    assert [name for name in named if not (ROOT / name).exists()] == []
+    assert {path.name for path in ROOT.glob("*.py")} - set(named) == set()
+    assert len(set(named)) == len(named), "a file is listed twice"
+
+
+def test_links_and_images_of_the_project_resolve(readme):
+    text = re.sub(r"`[^`\n]*`", "", FENCE.sub("", readme))
+    targets = re.findall(r"\]\(\s*<?([^)\s>]+)", text) + re.findall(r"(?:src|href)=[\"']([^\"']+)", text)
+    titles = re.findall(r"^#+ +(.*?)\s*$", FENCE.sub("", readme), re.M)
+    anchors = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    for target in targets:
+        if re.match(r"https?://|mailto:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        assert not path or (ROOT / path).exists(), f"{target}: no such file"
+        assert path or anchor in anchors, f"{target}: no such heading"
+
+
+def test_no_path_of_somebodys_machine(readme):
+    """Absolute paths, but for those that every Linux has."""
+    paths = re.findall(r"(?:^|[\s\"'`(=])(/[\w.-]+/[\w./-]*|~/[\w.-]+|[A-Za-z]:\\\w+)", readme, re.M)
+    assert [path for path in paths if not path.startswith(("/usr/", "/proc/", "/dev/", "/etc/", "/tmp/"))] == []
+
+
+# ------------------------------------------------------------------------------------------------------------- commands
+
+
+def test_every_option_exists(readme, capsys):
+    known = set.union(*(help_of(main, capsys) for main in (train.main, evaluate.main, envs.play)), OTHER_OPTIONS)
+    used = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9_-]*", readme))
+    assert used, "a README without commands"
+    assert used - known == set()
+
+
+def test_every_command_parses(readme, capsys):
+    """Commands of train.py are set up up to their data and model; of the others, options and scripts exist."""
+    found = list(commands(readme))
+    assert {"train.py", "evaluate.py", "envs.py"} <= {script for script, _ in found}
+    for script, argv in found:
+        assert (ROOT / script).exists(), script
+        if script == "train.py" and argv != ["--help"]:
+            config, _ = train.parse(argv)
+            if config.task in ("math", "code"):
+                assert config.data, argv
+                assert config.eval_data, argv
+            else:
+                train.parse_policies(config.policies, train.training_env(config).agents)
+        if script == "envs.py":
+            assert {word for word in argv if word.startswith("--")} <= help_of(envs.play, capsys)
+            assert argv[:1] == ["--help"] or argv[0] in envs.TASKS
+        if script == "evaluate.py":
+            own = help_of(evaluate.main, capsys)
+            assert {word for word in argv if word.startswith("--")} <= own | help_of(train.main, capsys)
