@@ -137,8 +137,8 @@ def test_options_that_do_not_exist_are_named(tmp_path, capsys):
 
 # --------------------------------------------------------------------------------------- every task with every workflow
 
-MATH = [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(4)]
-CODE = [
+MATH: list[dict] = [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(4)]
+CODE: list[dict] = [
     {
         "question": f"Add {n} to a number.",
         "tests": [{"input": "1\n", "output": f"{n + 1}\n"}],
@@ -182,7 +182,7 @@ def test_every_board_trains(tmp_path, capsys, task, workflow, options):
 
 @pytest.mark.parametrize(("task", "workflow"), PROBLEMS)
 def test_mathematics_and_code_train_and_say_that_nothing_is_imitated(tmp_path, capsys, task, workflow):
-    problems: list = {"math": MATH, "code": CODE}[task]
+    problems = MATH if task == "math" else CODE
     options = []
     for option, part in (("--data", problems[:2]), ("--eval-data", problems[2:])):
         path = tmp_path / f"{option.strip('-')}.jsonl"
