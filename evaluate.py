@@ -29,6 +29,7 @@ def load_team(source: str, options: Sequence[str]) -> tuple[train.Config, Team]:
         if options:
             raise ValueError(f"{source} is a run and keeps the options it was trained with; remove {' '.join(options)}")
         saved = json.loads((run / "config.json").read_text(encoding="utf-8"))
+        del saved["update"]  # options of the update alone
         checkpoint = latest_checkpoint(run)
         config = replace(train.Config(**saved), device=train.default_device())
 

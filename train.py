@@ -88,13 +88,13 @@ class Config:
     seed: int = opt(0, "seed of weights, levels and sampling")
 
 
-# ------------------------------------------------------------------------------------------------------------- loop
+# ----------------------------------------------------------------------------------------------------------------- loop
 
 
 def train(config: Config, objective: UpdateConfig) -> None:
     """The whole of AT-GRPO. Raises ValueError on options that do not fit together."""
     run = Path(config.output_dir)
-    team, start, before, pool = set_up(config, run)
+    team, start, before, pool = set_up(config, objective, run)
     sample = {"tree": rollout_tree, "chains": rollout_chains}[config.sampling]
     key = {"agent_turn": agent_turn_key, "trajectory": trajectory_key}[config.grouping]
     for step in tqdm(range(start, config.steps), initial=start, total=config.steps, desc="train", unit="step"):
@@ -145,10 +145,10 @@ def learning_rate(config: Config, step: int) -> float:
     return config.lr * warm * (1 - (1 - config.lr_final) * step / max(config.steps - 1, 1))
 
 
-# ----------------------------------------------------------------------------------------------------------- set-up
+# --------------------------------------------------------------------------------------------------------------- set-up
 
 
-def set_up(config: Config, run: Path) -> tuple[Team, int, float, Executor | None]:
+def set_up(config: Config, objective: UpdateConfig, run: Path) -> tuple[Team, int, float, Executor | None]:
     """The team, the first step, held-out success before training, and threads that score (None for board games)."""
     probe = training_env(config)
     if hasattr(probe, "problems"):
@@ -159,11 +159,13 @@ def set_up(config: Config, run: Path) -> tuple[Team, int, float, Executor | None
         checkpoint = latest_checkpoint(run)
         team = make_team(config, probe.agents, lambda name: load_policy(name, str(checkpoint / name), config.lr, config.device))
         state = load_optimizers(checkpoint, team.policies)
-        for log in ("metrics.jsonl", "timing.jsonl", "evaluations.jsonl"):
-            cut_log(run / log, state["step"])
-        print(f"resuming {run} after step {state['step']}")
-        return team, state["step"], state["before"], pool
-    write_text(run / "config.json", json.dumps(asdict(config), indent=1))
+        done = state["step"]
+        for log in ("metrics.jsonl", "timing.jsonl"):
+            cut_log(run / log, done)
+        cut_log(run / "evaluations.jsonl", min(done + 1, config.steps))  # only the last one is made again
+        print(f"resuming {run} after step {done}")
+        return team, done, state["before"], pool
+    write_text(run / "config.json", json.dumps(all_options(config, objective), indent=1))
     team = make_team(config, probe.agents, first_policy(config))
     print(f"{config.task} ({config.workflow}): {describe(team)}; run folder {run}")
     print("the first prompt, as the model sees it:")
@@ -276,7 +278,7 @@ def held_out(
     )
 
 
-# ---------------------------------------------------------------------------------------------------------- logging
+# -------------------------------------------------------------------------------------------------------------- logging
 
 
 def describe(team: Team) -> str:
@@ -306,7 +308,7 @@ def log_evaluation(run: Path, step: int, result: Evaluation) -> None:
     tqdm.write(f"held-out success after {step} steps: {result.success:.3f} (n={result.n}, se {result.se:.3f})")
 
 
-# ------------------------------------------------------------------------------------------------------------ options
+# -------------------------------------------------------------------------------------------------------------- options
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[Config, UpdateConfig]:
@@ -326,9 +328,7 @@ def parse(argv: Sequence[str] | None = None) -> tuple[Config, UpdateConfig]:
             "trajectories to compare; chains see different prompts after the first action. "
             "Use tree with agent_turn or chains with trajectory"
         )
-    for name, low in dict(num_candidates=2, max_turns=1, envs_per_step=1, steps=1, eval_envs=1, max_response_tokens=1).items():
-        if getattr(config, name) < low:
-            raise ValueError(f"--{name.replace('_', '-')} {getattr(config, name)}: at least {low}")
+    check_ranges({**asdict(config), **asdict(objective), "max_response_tokens": config.max_response_tokens})
     if config.resume and not config.output_dir:
         raise ValueError("--resume needs --output-dir, the folder of the run to go on with")
     if not config.output_dir:
@@ -338,11 +338,29 @@ def parse(argv: Sequence[str] | None = None) -> tuple[Config, UpdateConfig]:
     return config, objective
 
 
+def check_ranges(options: dict[str, Any]) -> None:
+    positive = ("max_turns", "envs_per_step", "steps", "eval_envs", "max_response_tokens", "keep")
+    for name in (*positive, "minibatches", "epochs", "micro_batch_tokens"):
+        if options[name] < 1:
+            raise ValueError(f"--{name.replace('_', '-')} {options[name]}: at least 1")
+    if options["num_candidates"] < 2:
+        raise ValueError(f"--num-candidates {options['num_candidates']}: at least 2, to have something to compare")
+    for name in ("lr", "temperature", "clip"):
+        if not options[name] > 0:
+            raise ValueError(f"--{name} {options[name]}: more than 0")
+    if not 0 <= options["seed"] < 2**16:
+        raise ValueError(f"--seed {options['seed']}: 0 to {2**16 - 1}, so that no training level is a held-out one")
+
+
 def default_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def check_run_folder(config: Config) -> None:
+def all_options(config: Config, objective: UpdateConfig) -> dict[str, Any]:
+    return {**asdict(config), "update": asdict(objective)}
+
+
+def check_run_folder(config: Config, objective: UpdateConfig) -> None:
     """A new run needs a folder without one; a resumed run the options it was started with (except --steps)."""
     saved = Path(config.output_dir) / "config.json"
     if not config.resume:
@@ -353,15 +371,17 @@ def check_run_folder(config: Config) -> None:
     if not saved.exists():
         raise ValueError(f"--resume: {config.output_dir} holds no run (no config.json)")
     old = json.loads(saved.read_text(encoding="utf-8"))
-    for name, value in asdict(replace(config, steps=old["steps"], resume=old["resume"], output_dir=old["output_dir"])).items():
-        if old.get(name) != value:
-            raise ValueError(f"--resume: the run was started with {name}={old.get(name)!r}, not {value!r}")
+    same = replace(config, steps=old["steps"], resume=old["resume"], output_dir=old["output_dir"])
+    now, then = ({**options, **options.pop("update")} for options in (all_options(same, objective), old))
+    for name, value in now.items():
+        if then.get(name) != value:
+            raise ValueError(f"--resume: the run was started with {name}={then.get(name)!r}, not {value!r}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     try:
         config, objective = parse(argv)
-        check_run_folder(config)
+        check_run_folder(config, objective)
         train(config, objective)
     except (ValueError, FileNotFoundError) as error:
         sys.exit(f"train.py: error: {error}")

@@ -19,7 +19,7 @@ class Toy:
     """Agents say a digit, and digit / 10 is the local reward; every prompt shows all that was committed so far.
 
     The log is a list that `step` changes in place, so candidates that share state are noticed. Special texts: "infra"
-    cannot be scored, "nan" scores NaN, a text that ends in "!" solves the task (team reward 1), one in "." ends it unsolved.
+    cannot be scored, "nan" scores NaN, one that ends in "!" solves the task (team reward 1), in "." ends it unsolved.
     """
 
     def __init__(self, agents: Sequence[str] = ("ann", "bob"), simultaneous: bool = False, name: str = "toy"):

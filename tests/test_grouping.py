@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import make_sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grouping import GroupKey, agent_turn_key, assign_advantages, group_samples, trajectory_key
-from helpers import make_sample
 
 ROOT = Path(__file__).parent.parent
 HALF = 1 / math.sqrt(2)  # of two different rewards one is 0.5 * sqrt(2) sample deviations above the mean

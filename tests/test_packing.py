@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from helpers import ARCHITECTURES, assert_gradients_close, make_sample, reference_logprobs, small_model
 from torch import tensor
 
-from helpers import ARCHITECTURES, assert_gradients_close, make_sample, reference_logprobs, small_model
 from packing import TokenLogProb, micro_batches, pack_samples, packed, shared_prompts, token_logprobs
 
 
@@ -15,7 +15,10 @@ def ragged_groups(seed=0, prompts=(1, 2, 7, 19, 20), responses=(1, 1, 2, 3, 8, 1
     """Groups with prompts and responses of many lengths, single tokens among them."""
     rng = np.random.default_rng(seed)
     return [
-        [make_sample(prompt=prompt, response=rng.integers(0, 31, length).tolist(), key=(i, 0, "a")) for length in responses]
+        [
+            make_sample(prompt=prompt, response=rng.integers(0, 31, length).tolist(), key=(i, 0, "a"))
+            for length in responses
+        ]
         for i, prompt in enumerate(rng.integers(0, 31, size).tolist() for size in prompts)
     ]
 
@@ -117,7 +120,7 @@ def test_a_pack_worked_out_by_hand():
 
 
 def test_every_response_token_is_trained_whatever_it_is():
-    """Token 2 is pad and end of this model: inside a response, at its end and twice in a row it is a token like others."""
+    """Token 2 is pad and end of this model: inside a response, at its end, twice in a row it is a token like others."""
     samples = [make_sample(prompt=[2, 2], response=[2, 7, 2, 2]), make_sample(prompt=[2, 2], response=[2])]
     pack = pack_samples([samples])
     assert pack.target.tolist() == [2, 7, 2, 2, 2]

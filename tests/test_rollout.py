@@ -4,11 +4,11 @@ from concurrent.futures import ThreadPoolExecutor
 from math import sqrt
 
 import pytest
+from helpers import Toy
 
 from engines import ScriptedEngine
 from envs import PlanPath, Reward
 from grouping import GroupKey, assign_advantages, group_samples, trajectory_key
-from helpers import Toy
 from rollout import Completion, evaluate, rollout_chains, rollout_tree
 
 
@@ -34,7 +34,7 @@ def text_of(sample):
     return ScriptedEngine.decode("", sample.response_ids)
 
 
-# ------------------------------------------------------------------------------------------------------------------- tree
+# ----------------------------------------------------------------------------------------------------------------- tree
 
 
 def test_agents_in_sequence_see_what_was_committed_before_them():
@@ -75,7 +75,9 @@ def test_the_planner_sees_the_committed_proposal_of_the_same_turn():
 def test_every_agent_gets_a_group_with_spread_at_every_turn():
     result, _ = tree([Toy(), Toy()], digits, k=4, turns=3)
     groups = group_samples(result.samples)
-    assert list(groups) == [GroupKey(env, turn, agent) for env in (0, 1) for turn in range(3) for agent in ("ann", "bob")]
+    assert list(groups) == [
+        GroupKey(env, turn, agent) for env in (0, 1) for turn in range(3) for agent in ("ann", "bob")
+    ]
     counts = assign_advantages(groups)
     assert counts == {"groups": 12, "trained": 12, "constant": 0, "singleton": 0, "invalid": 0}
     for group in groups.values():
@@ -138,7 +140,7 @@ def test_late_turns_have_fewer_groups_and_a_lone_one_is_counted():
     assert [turns.count(turn) for turn in range(3)] == [4, 2, 2]
 
 
-# --------------------------------------------------------------------------------------------------------------- failures
+# ------------------------------------------------------------------------------------------------------------- failures
 
 
 def test_a_candidate_that_could_not_be_scored_is_excluded_and_the_rest_goes_on():
@@ -231,7 +233,7 @@ def test_environment_ids_are_distinct_and_as_many_as_environments(ids):
         tree([Toy(), Toy()], digits, env_ids=ids)
 
 
-# ------------------------------------------------------------------------------------------------- what is recorded, seeds
+# ---------------------------------------------------------------------------------------------- what is recorded, seeds
 
 
 class Pieces:
@@ -310,7 +312,7 @@ def test_environments_of_the_caller_stay_as_they_were():
         assert envs[0].log == []
 
 
-# ----------------------------------------------------------------------------------------------------------------- chains
+# --------------------------------------------------------------------------------------------------------------- chains
 
 
 def by_chain(request, k):
@@ -358,7 +360,9 @@ def test_a_chain_with_an_action_that_could_not_be_scored_is_invalid_as_a_whole()
     def script(request, k):
         return "infra" if request.seed % 3 == 1 and request.agent == "bob" else "2!" if request.seed % 3 else "2"
 
-    result, _ = tree([Toy()], lambda r, k: script(r, k).rstrip("!") if r.agent == "ann" else script(r, k), sample=rollout_chains)
+    result, _ = tree(
+        [Toy()], lambda r, k: script(r, k).rstrip("!") if r.agent == "ann" else script(r, k), sample=rollout_chains
+    )
     assert [episode.ended for episode in result.episodes] == ["turns", "infra", "done"]
     assert [all(sample.valid for sample in episode.samples) for episode in result.episodes] == [True, False, True]
     counts = assign_advantages(group_samples(result.samples, trajectory_key))
@@ -366,7 +370,7 @@ def test_a_chain_with_an_action_that_could_not_be_scored_is_invalid_as_a_whole()
     assert [round(sample.advantage, 3) for sample in result.samples] == [-0.707] * 4 + [0.0] * 2 + [0.707] * 2
 
 
-# -------------------------------------------------------------------------------------------------------------- evaluation
+# ----------------------------------------------------------------------------------------------------------- evaluation
 
 
 def run_evaluation(envs, script, turns=1):
@@ -404,5 +408,3 @@ def test_environments_that_could_not_be_scored_are_no_failures():
 def test_evaluation_raises_when_nothing_could_be_scored():
     with pytest.raises(RuntimeError, match="not a single environment"):
         run_evaluation([Toy()], lambda request, k: "infra")
-
-

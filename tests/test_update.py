@@ -6,11 +6,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch import tensor
-
-import update as update_module
-from engines import Team
-from grouping import assign_advantages, group_samples
 from helpers import (
     assert_gradients_close,
     make_sample,
@@ -20,6 +15,11 @@ from helpers import (
     watch_gradients,
     weights_of,
 )
+from torch import tensor
+
+import update as update_module
+from engines import Team
+from grouping import assign_advantages, group_samples
 from update import loss_weights, policy_loss, update
 
 LOSSES = ["token", "sequence", "constant"]
@@ -34,7 +34,9 @@ def random_batch(groups=5, k=4, seed=0, **fields):
         for _ in range(k):
             response = [*rng.integers(3, 31, int(rng.integers(0, 6))).tolist(), 2]
             logprobs = rng.normal(-3.4, 0.3, len(response)).tolist()
-            batch.append(make_sample(float(rng.integers(0, 5)), prompt, response, key=(env, 0, "a"), logprobs=logprobs, **fields))
+            batch.append(
+                make_sample(float(rng.integers(0, 5)), prompt, response, key=(env, 0, "a"), logprobs=logprobs, **fields)
+            )
     assign_advantages(group_samples(batch))
     return batch
 
@@ -47,11 +49,14 @@ def plain_loss(policy, samples, config):
         logprobs = reference_logprobs(policy.model, sample, config.temperature)
         correction = (logprobs.detach() - tensor(sample.logprobs)).exp().clamp(max=config.mismatch_clamp)
         per_token = -(logprobs - logprobs.detach()).exp() * correction * sample.advantage
-        total = total + {
-            "token": per_token.sum() / tokens,
-            "sequence": per_token.mean() / len(samples),
-            "constant": per_token.sum() / (len(samples) * longest),
-        }[config.loss]
+        total = (
+            total
+            + {
+                "token": per_token.sum() / tokens,
+                "sequence": per_token.mean() / len(samples),
+                "constant": per_token.sum() / (len(samples) * longest),
+            }[config.loss]
+        )
     return total
 
 
@@ -71,7 +76,7 @@ def gradients_of(samples, config, **layout):
     return seen[0]
 
 
-# --------------------------------------------------------------------------------------------------------------- objective
+# ------------------------------------------------------------------------------------------------------------ objective
 
 
 @pytest.mark.parametrize(("loss", "expected"), [("token", 6.0), ("sequence", 7.5), ("constant", 3.75)])
@@ -112,7 +117,9 @@ def test_the_clipped_objective_by_hand(ratio, advantage, loss, clipped, slope):
     assert info["clip_fraction"].item() == clipped
 
 
-@pytest.mark.parametrize(("gap", "weight"), [(0.0, 1.0), (math.log(1.5), 1.5), (math.log(8.0), 2.0), (-math.log(4.0), 0.25)])
+@pytest.mark.parametrize(
+    ("gap", "weight"), [(0.0, 1.0), (math.log(1.5), 1.5), (math.log(8.0), 2.0), (-math.log(4.0), 0.25)]
+)
 def test_the_mismatch_weight_is_clamped_above(gap, weight):
     """An engine that gave a token `gap` nats less than the trainer does."""
     old = tensor([-1.0])
@@ -121,7 +128,7 @@ def test_the_mismatch_weight_is_clamped_above(gap, weight):
     assert info["logprob_gap"].item() == pytest.approx(abs(gap), abs=1e-6)
 
 
-# --------------------------------------------------------------------------------------------------------------- gradients
+# ------------------------------------------------------------------------------------------------------------ gradients
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -197,7 +204,7 @@ def test_one_step_raises_the_better_answer_and_lowers_the_other():
     assert metrics["optimizer_steps"] == 1
 
 
-# ------------------------------------------------------------------------------------------ minibatches, epochs, old log-probs
+# ----------------------------------------------------------------------------------- minibatches, epochs, old log-probs
 
 
 @pytest.fixture
@@ -275,7 +282,7 @@ def test_the_order_of_minibatches_depends_on_the_seed_only():
     assert not other
 
 
-# --------------------------------------------------------------------------------------------------------- policies, weights
+# ---------------------------------------------------------------------------------------------------- policies, weights
 
 
 def test_float32_masters_move_at_a_tiny_learning_rate():

@@ -1,0 +1,283 @@
+"""The from-scratch policy, loading, and checkpoints that survive a kill at any moment."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import make_sample, objective, reference_logprobs, small_policy, weights_of
+from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
+
+import checkpoint
+import tiny
+from checkpoint import append_row, cut_log, latest_checkpoint, load_optimizers, save_checkpoint
+from envs import make_env
+from grouping import assign_advantages, group_samples
+from policy import Policy, load_policy, make_optimizer
+from update import update
+
+ROOT = Path(__file__).parent.parent
+MESSAGES = [{"role": "system", "content": "the rules"}, {"role": "user", "content": "tool_user\n (1,2) x"}]
+
+
+def tiny_policy(seed=0, lr=1e-3):
+    tokenizer = tiny.build_tokenizer()
+    model = tiny.build_model(tokenizer, seed)
+    return Policy("tiny", model, tokenizer, make_optimizer(model, lr))
+
+
+def trained_policy(**layout):
+    """A policy whose optimizer has a state."""
+    policy = small_policy(lr=1e-2, **layout)
+    samples = [make_sample(float(i), [5, 6], [7 + i, 2]) for i in range(3)]
+    assign_advantages(group_samples(samples))
+    update(policy, samples, objective())
+    return policy
+
+
+# ----------------------------------------------------------------------------------------------------------------- tiny
+
+
+def test_the_same_seed_gives_the_same_weights_and_leaves_the_global_generator():
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    first, again, other = (weights_of(tiny_policy(seed)) for seed in (0, 0, 1))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert any(not torch.equal(first[name], other[name]) for name in first)
+
+
+def test_tiny_is_small_and_its_vocabulary_fits():
+    policy = tiny_policy()
+    assert sum(p.numel() for p in policy.model.parameters()) < 2_000_000
+    assert policy.model.config.vocab_size == len(policy.tokenizer)
+
+
+@pytest.mark.parametrize(
+    "text", ["#### [R, D]", "proposal [U, L]\ngoal (3,1) (-2,+1)", "12 [[1, 2], [3, 4]] <|end| {x}\t~"]
+)
+def test_tiny_reads_back_what_it_writes(text):
+    policy = tiny_policy()
+    assert policy.decode(policy.tokenizer(text, add_special_tokens=False).input_ids) == text
+
+
+def test_a_prompt_is_the_user_message_ready_for_the_answer():
+    """The template leaves the rules out, which is documented; every special token of it is one id."""
+    policy = tiny_policy()
+    ids = policy.encode(MESSAGES)
+    assert policy.tokenizer.decode(ids) == "<|user|>tool_user\n (1,2) x<|assistant|>"
+    assert all(isinstance(i, int) for i in ids)
+    assert ids[-1] == policy.tokenizer.convert_tokens_to_ids("<|assistant|>")
+    assert policy.stop_ids == {policy.tokenizer.eos_token_id}
+    assert policy.decode([*ids[1:4], policy.tokenizer.eos_token_id]) == policy.decode(ids[1:4])
+
+
+def test_thinking_mode_is_off_in_templates_that_know_it():
+    policy = tiny_policy()
+    policy.tokenizer.chat_template = (
+        "{{ messages[-1].content }}{% if enable_thinking is defined and not enable_thinking %}[quiet]{% endif %}"
+    )
+    assert policy.tokenizer.decode(policy.encode(MESSAGES)).endswith("[quiet]")
+
+
+def test_warm_start_learns_the_format_and_repeats():
+    def run(steps):
+        policy = tiny_policy()
+        make = lambda: make_env("plan_path", rows=3, cols=3, blocks=0.0, max_moves=2, view="cells")  # noqa: E731
+        return policy, tiny.warm_start(policy, make, steps=steps, turns=1, seed=0)
+
+    (first, start), (second, _), (_, later) = run(2), run(2), run(12)
+    assert all(torch.equal(value, weights_of(second)[name]) for name, value in weights_of(first).items())
+    assert later < 0.5 * start
+
+
+# ------------------------------------------------------------------------------------------------------ saving, loading
+
+
+@pytest.mark.parametrize("tie", [True, False])
+def test_a_checkpoint_loads_with_auto_classes_and_gives_equal_log_probs(tmp_path, tie):
+    policy = trained_policy(tie=tie)
+    folder = save_checkpoint(tmp_path, 1, {"p": policy}, {}, keep=1) / "p"
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    sample = make_sample(prompt=[5, 6, 7], response=[8, 9, 2])
+    torch.testing.assert_close(
+        reference_logprobs(model, sample), reference_logprobs(policy.model, sample), atol=0, rtol=0
+    )
+    assert tokenizer.chat_template == policy.tokenizer.chat_template
+    assert tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, return_dict=False) == policy.encode(
+        MESSAGES
+    )
+
+
+def test_a_loaded_policy_goes_on_like_the_saved_one(tmp_path):
+    policy = trained_policy()
+    folder = save_checkpoint(tmp_path, 1, {"p": policy}, {"before": 0.25}, keep=1)
+    loaded = load_policy("p", str(folder / "p"), lr=9.0)
+    state = load_optimizers(folder, {"p": loaded})
+    assert state == {"step": 1, "before": 0.25}
+    assert loaded.stop_ids == policy.stop_ids
+    assert all(p.dtype == torch.float32 for p in loaded.model.parameters())
+    samples = [make_sample(float(i), [5, 6], [7 + i, 2]) for i in range(3)]
+    assign_advantages(group_samples(samples))
+    for one in (policy, loaded):
+        one.set_lr(1e-2)
+        update(one, samples, objective())
+    assert all(torch.equal(value, weights_of(loaded)[name]) for name, value in weights_of(policy).items())
+
+
+def test_a_model_without_chat_template_is_refused(tmp_path):
+    policy = small_policy()
+    policy.tokenizer.chat_template = None
+    policy.save(tmp_path)
+    with pytest.raises(ValueError, match=r"--model .* chat template"):
+        load_policy("p", str(tmp_path), 1e-3)
+
+
+def test_a_model_with_another_attention_is_refused(tmp_path):
+    config = Qwen2Config(
+        vocab_size=31, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, use_sliding_window=True, sliding_window=8, max_window_layers=1,
+    )  # fmt: skip
+    Policy("p", Qwen2ForCausalLM(config), tiny.build_tokenizer(), None).save(tmp_path)
+    with pytest.raises(ValueError, match=r"--model .* full attention"):
+        load_policy("p", str(tmp_path), 1e-3)
+
+
+# ---------------------------------------------------------------------------------------------------------- checkpoints
+
+
+def marked(policy, step):
+    """Weights and optimizer that say which step they belong to."""
+    with torch.no_grad():
+        for p in policy.model.parameters():
+            p.fill_(float(step))
+    for state in policy.optimizer.state.values():
+        state["exp_avg"].fill_(float(step))
+    return {"p": policy}
+
+
+def check(run, at_least):
+    """The newest checkpoint is whole and of one step; returns the step."""
+    folder = latest_checkpoint(run)
+    loaded = load_policy("p", str(folder / "p"), 1e-3)
+    state = load_optimizers(folder, {"p": loaded})
+    assert state["mark"] == state["step"] >= at_least
+    assert all((p == state["step"]).all() for p in loaded.model.parameters())
+    assert all((s["exp_avg"] == state["step"]).all() for s in loaded.optimizer.state.values())
+    return state["step"]
+
+
+def test_the_newest_checkpoints_are_kept(tmp_path):
+    policy = trained_policy()
+    for step in range(1, 6):
+        save_checkpoint(tmp_path, step, marked(policy, step), {"mark": step}, keep=2)
+        assert check(tmp_path, step) == step
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
+        "latest",
+        "step-000004",
+        "step-000005",
+    ]
+
+
+def test_the_same_step_may_be_written_again(tmp_path):
+    policy = trained_policy()
+    save_checkpoint(tmp_path, 3, marked(policy, 1), {"mark": 1}, keep=2)
+    save_checkpoint(tmp_path, 3, marked(policy, 3), {"mark": 3}, keep=2)
+    assert check(tmp_path, 3) == 3
+
+
+def test_a_folder_without_checkpoint_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=str(tmp_path)):
+        latest_checkpoint(tmp_path)
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["new step", "same step again"])
+def test_a_crash_before_any_file_operation_of_a_save_loses_nothing(tmp_path, monkeypatch, again):
+    """Stop before the 1st, 2nd, ... operation of the save, until one save gets through."""
+    policy, run, survived = trained_policy(), tmp_path / "run", 0
+    save_checkpoint(run, 1, marked(policy, 1), {"mark": 1}, keep=1)
+    if again:  # a run that resumes from step 1 finds the files of step 2, complete but not yet pointed at
+        save_checkpoint(run, 2, marked(policy, 2), {"mark": 2}, keep=2)
+        (run / "checkpoints" / "latest").write_text("step-000001")
+    for limit in range(100):
+        copy = tmp_path / f"copy{limit}"
+        shutil.copytree(run, copy)
+        left = limit
+
+        def guard(function):
+            def call(*args, **kwargs):
+                nonlocal left
+                if left == 0:
+                    raise Killed
+                left -= 1
+                return function(*args, **kwargs)
+
+            return call
+
+        with monkeypatch.context() as patch:
+            for module, name in ((checkpoint.os, "replace"), (checkpoint.os, "fsync"), (checkpoint.shutil, "rmtree")):
+                patch.setattr(module, name, guard(getattr(module, name)))
+            patch.setattr(torch, "save", guard(torch.save))
+            try:
+                save_checkpoint(copy, 2, marked(policy, 2), {"mark": 2}, keep=1)
+            except Killed:
+                survived += 1
+            else:
+                assert check(copy, 2) == 2
+                break
+        check(copy, 1)
+        save_checkpoint(copy, 2, marked(policy, 2), {"mark": 2}, keep=1)  # the resumed run gets there
+        assert latest_checkpoint(copy).name == "step-000002"
+    assert survived >= 10
+
+
+VICTIM = """
+import os, random, signal, sys, time
+sys.path[:0] = [{tests!r}, {root!r}]
+from pathlib import Path
+from test_policy import check, marked, save_checkpoint, trained_policy
+import torch
+torch.set_num_threads(1)
+policy, run, random = trained_policy(), Path({run!r}), random.Random(0)
+save_checkpoint(run, 1, marked(policy, 1), {{"mark": 1}}, 2)
+step = 1
+for trial in range(10):
+    child = os.fork()
+    if child == 0:
+        while True:
+            step += 1
+            save_checkpoint(run, step, marked(policy, step), {{"mark": step}}, 2)
+    time.sleep(random.uniform(0.05, 0.3))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    step = check(run, step)
+print(step)
+"""
+
+
+def test_kill_9_at_random_moments_of_saving_loses_nothing(tmp_path):
+    """A process that does nothing but save is killed ten times; what is there loads, and never goes back."""
+    code = VICTIM.format(tests=str(ROOT / "tests"), root=str(ROOT), run=str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[-1]) > 3  # it did save between the kills
+
+
+def test_rows_after_the_checkpoint_and_half_a_row_are_dropped(tmp_path):
+    log = tmp_path / "metrics.jsonl"
+    for step in range(4):
+        append_row(log, {"step": step, "x": step / 10})
+    with open(log, "a") as file:
+        file.write('{"step": 0, "x"')
+    cut_log(log, 3)
+    assert [json.loads(line)["step"] for line in log.read_text().splitlines()] == [0, 1, 2]
+    cut_log(tmp_path / "missing.jsonl", 3)
+    assert not (tmp_path / "missing.jsonl").exists()
