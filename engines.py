@@ -21,11 +21,12 @@ class TransformersEngine:
     """Batched sampling from the policy's own weights with a key/value cache: nothing to synchronise.
 
     `max_tokens` limits a response; a prompt and its response must fit `context` tokens together, otherwise the response is
-    cut shorter, and a prompt without room for a single token gets no completion. At most `batch` sequences run at once.
+    cut shorter, and a prompt without room for a single token gets no completion. Sequences run
+    together while their keys and values fit `cache_tokens` tokens.
     """
 
-    def __init__(self, policy: Policy, max_tokens: int, context: int | None = None, batch: int = 256):
-        self.policy, self.max_tokens, self.batch = policy, max_tokens, batch
+    def __init__(self, policy: Policy, max_tokens: int, context: int | None = None, cache_tokens: int = 65536):
+        self.policy, self.max_tokens, self.cache_tokens = policy, max_tokens, cache_tokens
         self.context = context or policy.model.config.max_position_embeddings
 
     @torch.no_grad()
@@ -34,9 +35,10 @@ class TransformersEngine:
         completions: list[list[Completion]] = [[] for _ in requests]
         fits = [i for i, request in enumerate(requests) if len(request.prompt_ids) < self.context]
         fits.sort(key=lambda i: len(requests[i].prompt_ids))  # similar lengths together: less padding
-        size = max(1, self.batch // n)
-        for start in range(0, len(fits), size):
-            chosen = fits[start : start + size]
+        while fits:
+            longest = len(requests[fits[-1]].prompt_ids) + self.max_tokens
+            size = max(1, self.cache_tokens // (longest * n))
+            chosen, fits = fits[-size:], fits[:-size]
             for i, answers in zip(chosen, self._sample([requests[i] for i in chosen], n, temperature), strict=True):
                 completions[i] = answers
         return completions
