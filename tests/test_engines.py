@@ -4,6 +4,7 @@ import pytest
 import torch
 from helpers import make_sample, objective, reference_logprobs, small_policy
 from torch import tensor
+from transformers import GenerationConfig
 
 from engines import ScriptedEngine, Team, TransformersEngine, choose
 from grouping import assign_advantages, group_samples
@@ -111,7 +112,8 @@ def test_a_stop_token_as_the_last_allowed_token_is_a_stop():
 def test_the_context_limits_a_response(room, expected):
     """No stop token ever comes from this model: every response is cut by a limit."""
     policy = small_policy(tie=False)
-    policy.model.generation_config.eos_token_id = policy.tokenizer.eos_token_id = 999
+    policy.model.generation_config = GenerationConfig(eos_token_id=999)  # type: ignore[assignment]
+    policy.tokenizer.eos_token_id = 999
     requests = [Request("a", [3] * 12, seed=0), Request("a", [4, 5], seed=64)]
     long, short = TransformersEngine(policy, 8, context=12 + room)(requests, 2)
     assert [len(c.ids) for c in long] == [expected] * (2 if expected else 0)

@@ -1,9 +1,13 @@
 """The from-scratch policy, loading, and checkpoints that survive a kill at any moment."""
 
 import json
+import os
+import random
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen2
 import checkpoint
 import tiny
 from checkpoint import append_row, cut_log, latest_checkpoint, load_optimizers, save_checkpoint
-from envs import make_env
+from envs import PlanPath
 from grouping import assign_advantages, group_samples
 from policy import Policy, load_policy, make_optimizer
 from update import update
@@ -86,7 +90,7 @@ def test_thinking_mode_is_off_in_templates_that_know_it():
 def test_warm_start_learns_the_format_and_repeats():
     def run(steps):
         policy = tiny_policy()
-        make = lambda: make_env("plan_path", rows=3, cols=3, blocks=0.0, max_moves=2, view="cells")  # noqa: E731
+        make = lambda: PlanPath(rows=3, cols=3, blocks=0.0, max_moves=2, view="cells")  # noqa: E731
         return policy, tiny.warm_start(policy, make, steps=steps, turns=1, seed=0)
 
     (first, start), (second, _), (_, later) = run(2), run(2), run(12)
@@ -142,7 +146,8 @@ def test_a_model_with_another_attention_is_refused(tmp_path):
         vocab_size=31, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
         num_key_value_heads=1, use_sliding_window=True, sliding_window=8, max_window_layers=1,
     )  # fmt: skip
-    Policy("p", Qwen2ForCausalLM(config), tiny.build_tokenizer(), None).save(tmp_path)
+    model = Qwen2ForCausalLM(config)
+    Policy("p", model, tiny.build_tokenizer(), make_optimizer(model, 1e-3)).save(tmp_path)
     with pytest.raises(ValueError, match=r"--model .* full attention"):
         load_policy("p", str(tmp_path), 1e-3)
 
@@ -240,35 +245,40 @@ def test_a_crash_before_any_file_operation_of_a_save_loses_nothing(tmp_path, mon
 
 
 VICTIM = """
-import os, random, signal, sys, time
-sys.path[:0] = [{tests!r}, {root!r}]
+import sys
+sys.path[:0] = {paths!r}
 from pathlib import Path
-from test_policy import check, marked, save_checkpoint, trained_policy
-import torch
-torch.set_num_threads(1)
-policy, run, random = trained_policy(), Path({run!r}), random.Random(0)
-save_checkpoint(run, 1, marked(policy, 1), {{"mark": 1}}, 2)
-step = 1
-for trial in range(10):
-    child = os.fork()
-    if child == 0:
-        while True:
-            step += 1
-            save_checkpoint(run, step, marked(policy, step), {{"mark": step}}, 2)
-    time.sleep(random.uniform(0.05, 0.3))
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    step = check(run, step)
-print(step)
+from test_policy import marked, save_checkpoint, trained_policy
+policy, step = trained_policy(), 0
+while True:
+    step += 1
+    save_checkpoint(Path({run!r}), step, marked(policy, step), {{"mark": step}}, 2)
+    print(step, flush=True)
 """
 
 
 def test_kill_9_at_random_moments_of_saving_loses_nothing(tmp_path):
-    """A process that does nothing but save is killed ten times; what is there loads, and never goes back."""
-    code = VICTIM.format(tests=str(ROOT / "tests"), root=str(ROOT), run=str(tmp_path))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout.split()[-1]) > 3  # it did save between the kills
+    """A process that does nothing but save is stopped at twenty moments; what a kill would leave loads each time.
+
+    A stopped process leaves the files as a killed one does, and can go on: one start for twenty moments, then the kill.
+    """
+    run, rng = tmp_path / "run", random.Random(0)
+    code = VICTIM.format(paths=[str(ROOT / "tests"), str(ROOT)], run=str(run))
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as victim:
+        try:
+            assert victim.stdout is not None
+            assert victim.stdout.readline() == "1\n"
+            step = 1
+            for moment in range(20):
+                time.sleep(rng.uniform(0.01, 0.08))
+                victim.send_signal(signal.SIGSTOP)
+                os.waitid(os.P_PID, victim.pid, os.WSTOPPED)
+                left = shutil.copytree(run, tmp_path / f"left{moment}")
+                victim.send_signal(signal.SIGCONT)
+                step = check(left, step)
+        finally:
+            victim.kill()
+    assert check(run, step) > 10  # it did save in between
 
 
 def test_rows_after_the_checkpoint_and_half_a_row_are_dropped(tmp_path):

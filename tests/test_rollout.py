@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from math import sqrt
+from typing import ClassVar
 
 import pytest
 from helpers import Toy
@@ -136,7 +137,7 @@ def test_late_turns_have_fewer_groups_and_a_lone_one_is_counted():
     """Four environments that end after 3, 3, 1 and 1 turns."""
     envs = [Toy(("ann",), name=name) for name in ("far", "far", "near", "near")]
     result, _ = tree(envs, lambda request, k: f"{k}." if "near" in seen(request) else f"{k}", k=2, turns=3)
-    turns = [key.turn for key in group_samples(result.samples)]
+    turns = [group[0].key.turn for group in group_samples(result.samples).values()]
     assert [turns.count(turn) for turn in range(3)] == [4, 2, 2]
 
 
@@ -239,7 +240,7 @@ def test_environment_ids_are_distinct_and_as_many_as_environments(ids):
 class Pieces:
     """An engine whose vocabulary can spell one text in two ways: `hello` is 3, or 1 and 2."""
 
-    words = {0: "", 1: "he", 2: "llo", 3: "hello", 4: "1"}
+    words: ClassVar[dict[int, str]] = {0: "", 1: "he", 2: "llo", 3: "hello", 4: "1"}
 
     def __call__(self, requests, n):
         return [[Completion([1, 2, 4, 0], [-0.1, -0.2, -0.3, -0.4], "length")] * n for _ in requests]
@@ -288,7 +289,7 @@ def test_seeds_are_distinct_and_leave_room_for_the_candidates():
 
 def test_a_seed_depends_on_run_step_and_environment_and_on_nothing_else():
     def seeds(count, **options):
-        result, engine = tree([Toy() for _ in range(count)], digits, k=2, turns=1, **options)
+        _, engine = tree([Toy() for _ in range(count)], digits, k=2, turns=1, **options)
         return [request.seed for request in engine.requests if request.agent == "ann"]
 
     four = seeds(4, seed=(1, 5))

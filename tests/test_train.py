@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM
 
 import train
 from checkpoint import latest_checkpoint
+from envs import Board
 from grouping import assign_advantages, group_samples
 from metrics import alarms, rollout_metrics, step_line, transcript
 from rollout import Episode, Rollout, Step
@@ -170,16 +171,14 @@ def test_policies_of_roles_start_equal_and_part(tmp_path):
 
 
 def test_training_and_held_out_levels_never_meet(tmp_path, monkeypatch):
-    seeds = []
-    original = train.training_env
+    seeds: list[int] = []
+    original = Board.reset
 
-    def env(*args):
-        made = original(*args)
-        reset = made.reset
-        made.reset = lambda seed: seeds.append(seed) or reset(seed)
-        return made
+    def reset(self, seed):
+        seeds.append(seed)
+        return original(self, seed)
 
-    monkeypatch.setattr(train, "training_env", env)
+    monkeypatch.setattr(Board, "reset", reset)
     run(tmp_path / "run", "--seed", "5", "--warm-start", "1")
     training = {seed for seed in seeds if seed < 2**40}
     held_out = {seed for seed in seeds if 2**41 <= seed < 2**41 + 4}

@@ -20,6 +20,7 @@ from torch import tensor
 import update as update_module
 from engines import Team
 from grouping import assign_advantages, group_samples
+from packing import Pack, pack_samples
 from update import loss_weights, policy_loss, update
 
 LOSSES = ["token", "sequence", "constant"]
@@ -68,6 +69,19 @@ def plain_gradients(policy, samples, config):
     return gradients
 
 
+@pytest.fixture
+def packs(monkeypatch):
+    """The packs that an update makes, in order."""
+    made: list[Pack] = []
+
+    def spy(*args):
+        made.append(pack_samples(*args))
+        return made[-1]
+
+    monkeypatch.setattr(update_module, "pack_samples", spy)
+    return made
+
+
 def gradients_of(samples, config, **layout):
     policy = small_policy(**layout)
     seen = watch_gradients(policy)
@@ -112,6 +126,7 @@ def test_the_clipped_objective_by_hand(ratio, advantage, loss, clipped, slope):
     logprobs = (old + math.log(ratio)).requires_grad_()
     found, info = policy_loss(logprobs, old, old, tensor([advantage]), tensor([1.0]), objective())
     found.backward()
+    assert logprobs.grad is not None
     assert found.item() == pytest.approx(loss, abs=1e-6)
     assert logprobs.grad.item() == pytest.approx(slope, abs=1e-6)
     assert info["clip_fraction"].item() == clipped
@@ -163,11 +178,8 @@ def test_samples_without_advantage_count_and_do_nothing_else(loss):
     assert_gradients_close(found, {name: gradient * share for name, gradient in alone.items()})
 
 
-def test_dead_groups_are_not_computed(monkeypatch):
+def test_dead_groups_are_not_computed(packs):
     """They cost nothing: no token of theirs is in a pack."""
-    packs = []
-    original = update_module.pack_samples
-    monkeypatch.setattr(update_module, "pack_samples", lambda *args: packs.append(original(*args)) or packs[-1])
     samples = random_batch(groups=4)
     for sample in samples[:8]:
         sample.advantage = 0.0
@@ -233,11 +245,8 @@ def test_the_ratio_is_exactly_one_on_the_first_step(objective_calls, minibatches
 
 
 @pytest.mark.parametrize("dead", [[], [0], [0, 1, 2, 3]])
-def test_old_log_probs_are_those_before_the_first_step(objective_calls, monkeypatch, dead):
+def test_old_log_probs_are_those_before_the_first_step(packs, objective_calls, dead):
     """In every minibatch of both epochs, also when the first minibatch has nothing to train."""
-    packs = []
-    original = update_module.pack_samples
-    monkeypatch.setattr(update_module, "pack_samples", lambda *args: packs.append(original(*args)) or packs[-1])
     samples = random_batch(groups=6)
     for sample in samples:
         if sample.key.env in dead:
@@ -253,10 +262,7 @@ def test_old_log_probs_are_those_before_the_first_step(objective_calls, monkeypa
     assert torch.equal(*objective_calls[0])
 
 
-def test_an_epoch_uses_every_sample_once_and_keeps_prompts_together(objective_calls, monkeypatch):
-    packs = []
-    original = update_module.pack_samples
-    monkeypatch.setattr(update_module, "pack_samples", lambda *args: packs.append(original(*args)) or packs[-1])
+def test_an_epoch_uses_every_sample_once_and_keeps_prompts_together(packs):
     samples = random_batch(groups=6)
     trained = [sample for sample in samples if sample.advantage]
     update(small_policy(), samples, objective(minibatches=3))
