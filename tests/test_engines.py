@@ -36,9 +36,9 @@ def test_each_request_gets_n_completions_in_order():
     assert len({tuple(c.ids) for row in replies for c in row}) > 5  # candidates differ
 
 
-@pytest.mark.parametrize("batch", [1, 4, 256])
-def test_samples_do_not_depend_on_who_else_is_in_the_batch(batch):
-    engine = engine_of(batch=batch)
+@pytest.mark.parametrize("cache_tokens", [1, 200, 65536])
+def test_samples_do_not_depend_on_who_else_is_in_the_batch(cache_tokens):
+    engine = engine_of(cache_tokens=cache_tokens)
     together = engine(REQUESTS, 3)
     assert_same(together, engine_of()(REQUESTS, 3))
     assert_same(engine(REQUESTS[::-1], 3), together[::-1])
@@ -144,7 +144,7 @@ def test_tokens_come_as_often_as_they_should(temperature):
 def test_sampled_frequencies_of_the_engine():
     """Chi-square of 4,000 first tokens over the tokens that are expected at least ten times."""
     policy = small_policy()
-    replies = TransformersEngine(policy, 1, batch=4000)([Request("a", [3, 4], seed=8 * i) for i in range(500)], 8)
+    replies = TransformersEngine(policy, 1)([Request("a", [3, 4], seed=8 * i) for i in range(500)], 8)
     counts = torch.bincount(tensor([c.ids[0] for row in replies for c in row]), minlength=31).double()
     with torch.no_grad():
         expected = policy.model(tensor([[3, 4]])).logits[0, -1].double().softmax(-1) * 4000
