@@ -6,7 +6,8 @@
     checkpoints/step-000020/ POLICY/ (a transformers folder), POLICY/optimizer.pt, state.json
     checkpoints/latest       name of the newest complete checkpoint
 
-A checkpoint is written under a temporary name and renamed when it is complete, so a kill leaves either all of it or nothing.
+A checkpoint is written under a temporary name and renamed when it is complete, so a kill leaves either all of it or
+nothing.
 """
 
 from __future__ import annotations

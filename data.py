@@ -20,6 +20,8 @@ Row = dict[str, Any]
 def read_rows(source: str, split: str = "train", config: str | None = None) -> list[Row]:
     """All rows of a data set as dictionaries, in file order. `split` and `config` matter to hub ids only.
 
+    A hub id may name its split itself, as in "openai/gsm8k:test".
+
     Raises FileNotFoundError (no such file), ValueError (malformed, naming file and line; empty; not a source at all)
     and ImportError (a hub id without the package `datasets`).
     """
@@ -31,7 +33,8 @@ def read_rows(source: str, split: str = "train", config: str | None = None) -> l
     elif path.exists() or source.count("/") > 1 or not source.strip("./~"):
         raise ValueError(f"data {source!r}: expected a .jsonl file, a .json file or a hub id such as 'openai/gsm8k'")
     else:
-        rows = _read_hub(source, split, config)
+        name, _, own_split = source.partition(":")
+        rows = _read_hub(name, own_split or split, config)
     if not rows:
         raise ValueError(f"data {source!r}: no rows")
     return rows

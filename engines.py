@@ -1,7 +1,7 @@
 """Engines: from requests to completions. One signature, `generate(requests, n) -> list of n completions for each`.
 
-`TransformersEngine` works everywhere, `ScriptedEngine` answers from a table (tests). Sampling is plain: temperature only,
-no top-p, top-k or penalties, and the log-probs are those of the distribution that was sampled from.
+`TransformersEngine` works everywhere, `ScriptedEngine` answers from a table (tests). Sampling is plain: temperature
+only, no top-p, top-k or penalties, and the log-probs are those of the distribution that was sampled from.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from rollout import Completion, Generate, Request
 class TransformersEngine:
     """Batched sampling from the policy's own weights with a key/value cache: nothing to synchronise.
 
-    `max_tokens` limits a response; a prompt and its response must fit `context` tokens together, otherwise the response is
-    cut shorter, and a prompt without room for a single token gets no completion. Sequences run
-    together while their keys and values fit `cache_tokens` tokens.
+    `max_tokens` limits a response; a prompt and its response must fit `context` tokens together, otherwise the
+    response is cut shorter, and a prompt without room for a single token gets no completion. Sequences run together
+    while their keys and values fit `cache_tokens` tokens.
     """
 
     def __init__(self, policy: Policy, max_tokens: int, context: int | None = None, cache_tokens: int = 65536):
@@ -78,7 +78,7 @@ class TransformersEngine:
         return self._collect(torch.stack(tokens, 1).tolist(), torch.stack(logps, 1).tolist(), room, n)
 
     def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: DynamicCache) -> Tensor:
-        # by position: the fourth argument is `past_key_values` in older releases of transformers and `cache` in newer ones
+        # by position: the fourth argument is `past_key_values` in older transformers and `cache` in newer ones
         out = self.policy.model(ids, mask.long(), positions, cache, use_cache=True, logits_to_keep=1)
         return out.logits[:, -1].float()  # (rows, V)
 

@@ -89,7 +89,7 @@ def make_env(task: str, workflow: str = "mas", **options: Any) -> Env:
         raise ValueError(f"task {task!r}: {error}") from None
 
 
-# -------------------------------------------------------------------------------------------------------------- answers
+# ------------------------------------------------------------------------------------------------------------ answers
 
 MAX_ANSWER = 10_000  # characters of an answer that are read
 MAX_MOVES = 200  # moves of a plan that are read
@@ -146,7 +146,7 @@ def parse_moves(answer: list) -> list[str | None]:
     return [_SPELLINGS.get(move.strip().lower()) if isinstance(move, str) else None for move in answer[:MAX_MOVES]]
 
 
-# --------------------------------------------------------------------------------------------------------------- boards
+# ------------------------------------------------------------------------------------------------------------- boards
 
 BoardT = TypeVar("BoardT", bound="Board")
 FIRST_TURN = "This is the first turn."
@@ -303,7 +303,7 @@ def _run_program(text: str) -> tuple[bool, bool, str]:
     return True, result.status == "ok", result.stdout if result.status == "ok" else ""
 
 
-# ------------------------------------------------------------------------------------------------------------ Plan-Path
+# ---------------------------------------------------------------------------------------------------------- Plan-Path
 
 
 class PlanPath(Board):
@@ -449,7 +449,7 @@ class PlanPath(Board):
         )
 
 
-# -------------------------------------------------------------------------------------------------------------- Sokoban
+# ------------------------------------------------------------------------------------------------------------ Sokoban
 
 WALLS = 0.25  # share of inner cells that a generated Sokoban level blocks
 MAX_POSITIONS = 300_000  # positions of one Sokoban level that are searched: about 8 s and 100 MB
@@ -673,7 +673,7 @@ def _shift(mask: int, by: int) -> int:
     return mask << by if by > 0 else mask >> -by
 
 
-# --------------------------------------------------------------------------------------------------------------- Sudoku
+# ------------------------------------------------------------------------------------------------------------- Sudoku
 
 SUDOKU_BOXES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}  # size: rows and columns of a box
 
@@ -862,7 +862,7 @@ def _dig(solution: Sequence[int], size: int, blanks: int, rng: np.random.Generat
     return grid
 
 
-# ---------------------------------------------------------------------------------------------------------------- tasks
+# -------------------------------------------------------------------------------------------------------------- tasks
 
 TASKS = {  # task: "module:class", imported when it is asked for
     "plan_path": "envs:PlanPath",

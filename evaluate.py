@@ -1,8 +1,8 @@
 """Evaluate a run or a model on held-out environments: one chain each, no tree, greedy unless asked otherwise.
 
-    python evaluate.py runs/NAME                                        the newest checkpoint of a run
-    python evaluate.py runs/NAME --samples 4 --temperature 1            pass rate over 4 sampled chains an environment
-    python evaluate.py HUB_ID_OR_FOLDER --task sudoku --workflow single      any chat model, with train.py's options
+python evaluate.py runs/NAME                                        the newest checkpoint of a run
+python evaluate.py runs/NAME --samples 4 --temperature 1            pass rate over 4 sampled chains an environment
+python evaluate.py HUB_ID_OR_FOLDER --task sudoku --workflow single      any chat model, with train.py's options
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,9 +22,10 @@ from policy import Policy, load_policy
 from rollout import Evaluation
 
 
-def load_team(source: str, options: Sequence[str]) -> tuple[train.Config, Team]:
+def load_team(source: str, eval_data: str, options: Sequence[str]) -> tuple[train.Config, Team]:
     """The team of a run folder (its own options; `options` must be empty) or one model that plays every agent."""
     run = Path(source)
+    load: Callable[[str], Policy]
     if (run / "config.json").is_file() and (run / "checkpoints").is_dir():
         if options:
             raise ValueError(f"{source} is a run and keeps the options it was trained with; remove {' '.join(options)}")
@@ -32,43 +33,43 @@ def load_team(source: str, options: Sequence[str]) -> tuple[train.Config, Team]:
         del saved["update"]  # options of the update alone
         checkpoint = latest_checkpoint(run)
         config = replace(train.Config(**saved), device=train.default_device())
+        config.eval_data = eval_data or config.eval_data
 
         def load(name: str) -> Policy:
             return load_policy(name, str(checkpoint / name), config.lr, config.device)
 
     else:
-        config, _ = train.parse(["--model", source, *options])
+        config, _ = train.parse(["--model", source, "--eval-data", eval_data, *options])
         load = train.first_policy(config)
-    return config, train.make_team(config, train.training_env(config).agents, load)
+    return config, train.make_team(config, train.held_out_env(config).agents, load)
 
 
 def report(result: Evaluation) -> str:
     """Everything a reader of one number would ask next; the last line is the number."""
     ended = Counter(episode.ended for episode in result.episodes)
     formats = ", ".join(f"{agent} {share:.2f}" for agent, share in result.formats.items())
-    return (
-        f"turns used {result.turns:.2f}; episodes ended by {dict(ended)}\n"
-        f"readable answers: {formats}\n"
-        f"{result}"
-    )
+    return f"turns used {result.turns:.2f}; episodes ended by {dict(ended)}\nreadable answers: {formats}\n{result}"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", metavar="RUN_OR_MODEL")
+    parser.add_argument("--eval-data", default="", metavar="FILE", help="held-out problems (a run: instead of its own)")
     parser.add_argument("--envs", type=int, default=200, help="held-out environments (default 200)")
     parser.add_argument("--samples", type=int, default=1, help="chains an environment (default 1)")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
     arguments, options = parser.parse_known_args(argv)
     try:
         if arguments.samples > 1 and arguments.temperature == 0:
-            raise ValueError(f"--samples {arguments.samples} needs --temperature above 0: greedy chains are all the same")
-        config, team = load_team(arguments.source, options)
+            raise ValueError(
+                f"--samples {arguments.samples} needs --temperature above 0: greedy chains are all the same"
+            )
+        config, team = load_team(arguments.source, arguments.eval_data, options)
         config = replace(config, eval_envs=arguments.envs)
         pool = train.scoring_pool(config, train.held_out_env(config))
         print(f"{config.task} ({config.workflow}): {train.describe(team)}")
         print(report(train.held_out(config, team, pool, arguments.samples, arguments.temperature)))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         sys.exit(f"evaluate.py: error: {error}")
 
 

@@ -1,8 +1,9 @@
 """Groups and advantages: the part of AT-GRPO that differs from GRPO. Standard library only.
 
-GRPO compares K answers to one prompt. With several agents and turns, "one prompt" means: the same environment instance, the
-same turn, the same agent, and everything before it identical. Tree sampling makes such groups (`rollout.rollout_tree`) and
-`agent_turn_key` names them. Plain GRPO compares K whole trajectories instead: the same code with `trajectory_key`.
+GRPO compares K answers to one prompt. With several agents and turns, "one prompt" means: the same environment
+instance, the same turn, the same agent, and everything before it identical. Tree sampling makes such groups
+(`rollout.rollout_tree`) and `agent_turn_key` names them. Plain GRPO compares K whole trajectories instead: the same
+code with `trajectory_key`.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ class Sample:
 
     `prompt_ids`, `response_ids` are the token ids the engine saw and sampled (never re-tokenised text), `logprobs` the
     engine's log-probability of each response token. `reward` is the mixed reward alpha * team + local; it is never
-    overwritten, the result of the comparison goes to `advantage`. `valid=False` marks a candidate that could not be scored
-    (infrastructure failure). `trajectory` numbers the chain a sample belongs to; None in a tree, where each sample stands
-    for itself. Raises ValueError when ids and log-probs differ in length or the response is empty.
+    overwritten, the result of the comparison goes to `advantage`. `valid=False` marks a candidate that could not be
+    scored (infrastructure failure). `trajectory` numbers the chain a sample belongs to; None in a tree, where each
+    sample stands for itself. Raises ValueError when ids and log-probs differ in length or the response is empty.
     """
 
     key: GroupKey
@@ -72,8 +73,8 @@ def group_samples(
 ) -> dict[Hashable, list[Sample]]:
     """Collect samples under their key, in input order.
 
-    Under `agent_turn_key` the members of a group must share one prompt, token by token: identical prompts are what makes
-    the group mean a baseline. ValueError otherwise.
+    Under `agent_turn_key` the members of a group must share one prompt, token by token: identical prompts are what
+    makes the group mean a baseline. ValueError otherwise.
     """
     groups: dict[Hashable, list[Sample]] = {}
     for sample in samples:
@@ -114,7 +115,7 @@ def assign_advantages(groups: dict[Hashable, list[Sample]], normalize: str = "st
             unit = ("sample", index) if sample.trajectory is None else sample.trajectory
             if rewards.setdefault(unit, sample.reward) != sample.reward:
                 raise ValueError(
-                    f"group {key}: trajectory {unit} has rewards {rewards[unit]} and {sample.reward}, expected one return"
+                    f"group {key}: trajectory {unit} has rewards {rewards[unit]} and {sample.reward}, not one return"
                 )
         if len(rewards) < 2:
             counts["singleton"] += 1

@@ -66,8 +66,12 @@ def alarms(row: dict[str, Any], policies: list[str]) -> list[str]:
 
 def step_line(row: dict[str, Any], steps: int, agents: tuple[str, ...], policies: list[str], seconds: float) -> str:
     """The line a person reads while waiting."""
-    rewards = " ".join(f"{agent} {row.get(f'{agent}/reward', float('nan')):.2f}" for agent in agents)
-    entropy = "/".join(f"{row.get(f'{name}/entropy', float('nan')):.2f}" for name in policies)
+
+    def number(name: str) -> str:
+        return f"{row[name]:.2f}" if name in row else "-"  # "-": nothing was scored, or nothing was trained
+
+    rewards = " ".join(f"{agent} {number(f'{agent}/reward')}" for agent in agents)
+    entropy = "/".join(number(f"{name}/entropy") for name in policies)
     return (
         f"step {row['step'] + 1}/{steps}  solved {row['solved']:.2f}  reward {rewards}  "
         f"dead groups {row['groups/dead_share']:.0%}  entropy {entropy}  turns {row['turns']:.1f}  {seconds:.1f} s"

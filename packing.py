@@ -1,14 +1,14 @@
 """Packing: many responses to few prompts as one row of tokens, and the log-probs of the response tokens.
 
-All K candidates of a group share their prompt, so the prompt goes through the model once. A pack is one long row of tokens
+All K candidates of a group share their prompt, so the prompt goes through the model once. A pack is one long row
 
     prompt A | response A1 | response A2 | ... | prompt B | response B1 | ...
 
-in which every response attends to its own prompt and itself, with the positions it would have alone. The result equals one
-forward for each sequence (tests pin 1e-5) at a fraction of the tokens: P + K*R instead of K*(P + R).
+in which every response attends to its own prompt and itself, with the positions it would have alone. The result
+equals one forward for each sequence (tests pin 1e-5) at a fraction of the tokens: P + K*R instead of K*(P + R).
 
-Shapes: T tokens of a pack, N response tokens in it (those with a log-prob), S segments (prompts and responses), H heads,
-G key/value heads, D head size, V vocabulary, C hidden size.
+Shapes: T tokens of a pack, N response tokens in it (those with a log-prob), S segments (prompts and responses), H
+heads, G key/value heads, D head size, V vocabulary, C hidden size.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
 
 from grouping import Sample
 
-# ------------------------------------------------------------------------------------------------------------------ packing
+# ------------------------------------------------------------------------------------------------------------ packing
 
 
 @dataclass
@@ -158,7 +158,7 @@ def _blocks(
     return blocks, torch.from_numpy(order).to(device)
 
 
-# ---------------------------------------------------------------------------------------------------------------- attention
+# ---------------------------------------------------------------------------------------------------------- attention
 
 
 def packed_attention(
@@ -174,15 +174,13 @@ def packed_attention(
     q, k, v = (x[0].transpose(0, 1) for x in (q, k, v))  # (T, H | G, D)
     outputs = []
     for block in pack.blocks:
-        segments, _, length_q, length_k = block.mask.shape
+        segments, length_q, length_k = block.mask.shape[0], *block.mask.shape[2:]
         queries = q.index_select(0, block.queries).view(segments, length_q, heads, size)
         keys, values = (x.index_select(0, block.keys).view(segments, length_k, x.shape[1], size) for x in (k, v))
-        out = F.scaled_dot_product_attention(
-            *(x.transpose(1, 2) for x in (queries, keys, values)),
-            attn_mask=block.mask,
-            scale=scaling,
-            enable_gqa=True,
-        )  # (S', H, Lq, D)
+        queries, keys, values = (x.transpose(1, 2) for x in (queries, keys, values))
+        out = F.scaled_dot_product_attention(  # (S', H, Lq, D)
+            queries, keys, values, attn_mask=block.mask, scale=scaling, enable_gqa=True
+        )
         outputs.append(out.transpose(1, 2).reshape(-1, heads, size))
     return torch.cat(outputs).index_select(0, pack.order)[None], None
 
@@ -192,7 +190,7 @@ AttentionMaskInterface.register("packed", lambda *args, **kwargs: None)  # the b
 
 
 @contextmanager
-def packed(model: nn.Module) -> Iterator[None]:
+def packed(model: PreTrainedModel) -> Iterator[None]:
     """Use packed attention inside; the backward pass must lie inside too when activations are recomputed."""
     before = model.config._attn_implementation
     model.set_attn_implementation("packed")
@@ -202,7 +200,7 @@ def packed(model: nn.Module) -> Iterator[None]:
         model.set_attn_implementation(before)
 
 
-# --------------------------------------------------------------------------------------------------------------- log-probs
+# ---------------------------------------------------------------------------------------------------------- log-probs
 
 
 class TokenLogProb(torch.autograd.Function):
@@ -239,7 +237,9 @@ class TokenLogProb(torch.autograd.Function):
         return torch.cat(grad_hidden), grad_weight.to(weight.dtype), None, None, None
 
 
-def token_logprobs(model: nn.Module, pack: Pack, temperature: float = 1.0, tile: int = 2048) -> tuple[Tensor, Tensor]:
+def token_logprobs(
+    model: PreTrainedModel, pack: Pack, temperature: float = 1.0, tile: int = 2048
+) -> tuple[Tensor, Tensor]:
     """Log-prob and entropy of every response token at this temperature: (N,), (N,) float32.
 
     Raises ValueError outside `packed(model)`: any other attention lets the sequences of a pack see each other.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from envs import Message
 
@@ -17,7 +18,7 @@ class Policy:
     """The weights are float32 masters: an update of lr 1e-6 must not be lost to rounding."""
 
     name: str
-    model: nn.Module
+    model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     optimizer: torch.optim.Optimizer
 
@@ -38,13 +39,14 @@ class Policy:
 
     def encode(self, messages: list[Message]) -> list[int]:
         """Chat messages -> prompt ids, ready for the response. Thinking mode is off, as in the paper."""
-        return self.tokenizer.apply_chat_template(
+        ids = self.tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, return_dict=False, enable_thinking=False
         )
+        return cast(list[int], ids)
 
     def decode(self, ids: list[int]) -> str:
         """Response ids -> text, without special tokens."""
-        return self.tokenizer.decode(ids, skip_special_tokens=True)
+        return cast(str, self.tokenizer.decode(ids, skip_special_tokens=True))
 
     def save(self, folder: Path) -> None:
         """Write what `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` read."""
@@ -55,8 +57,8 @@ class Policy:
 def make_optimizer(model: nn.Module, lr: float) -> torch.optim.Optimizer:
     """AdamW without weight decay: the clipped objective is the only thing that moves the weights.
 
-    eps is 1e-5: the gradients of unused vocabulary are tiny and pure noise, and a smaller eps would blow them up to full
-    steps, which takes a warm-started policy apart within ten steps.
+    eps is 1e-5: the gradients of unused vocabulary are tiny and pure noise, and a smaller eps would blow them up to
+    full steps, which takes a warm-started policy apart within ten steps.
     """
     return torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.99), eps=1e-5, weight_decay=0.0)
 
@@ -66,11 +68,15 @@ def load_policy(name: str, source: str, lr: float, device: str = "cpu") -> Polic
 
     The model must have full attention in every layer and one output head, the tokenizer a chat template.
     """
-    tokenizer = AutoTokenizer.from_pretrained(source)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, attn_implementation="sdpa")
+    except (OSError, ValueError) as error:
+        raise ValueError(f"--model {source}: no model that transformers can load ({error})") from None
     if not tokenizer.chat_template:
         raise ValueError(f"--model {source}: its tokenizer has no chat template; choose an instruction-tuned model")
-    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, attn_implementation="sdpa").to(device)
     kinds = set(getattr(model.config, "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"} or getattr(model.config, "attn_logit_softcapping", None):
         raise ValueError(f"--model {source}: layers of kind {sorted(kinds)}; only plain full attention is supported")
+    model.to(device)  # type: ignore[arg-type]
     return Policy(name, model, tokenizer, make_optimizer(model, lr))

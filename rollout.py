@@ -1,7 +1,8 @@
 """Sampling: Algorithm 1, lines 3 to 12, one environment at a time. No torch, no engine.
 
-`_play` is the algorithm: a Python generator that plays one environment, yields the requests it needs answered and is sent
-the completions. `_drive` plays many of them at once by answering everybody's pending requests in one `generate` call.
+`_play` is the algorithm: a Python generator that plays one environment, yields the requests it needs answered and is
+sent the completions. `_drive` plays many of them at once by answering everybody's pending requests in one `generate`
+call.
 
     tree:   agent 1        agent 2        agent 1 ...      K candidates from one prompt, each scored on its own copy;
             o--+--o        o--+--o        o--+--o          the best one is committed: the next agent sees its result,
@@ -37,7 +38,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Completion:
-    """Sampled token ids (the stop token included), their log-probs under the sampling distribution, and why it ended."""
+    """Sampled token ids (the stop token included), their log-probs as they were sampled, and why it ended."""
 
     ids: list[int]
     logprobs: list[float]
@@ -92,9 +93,14 @@ class Rollout:
 
 
 def request_seed(seed: Sequence[int], env: int, turn: int, agent: int, spacing: int) -> int:
-    """A 62-bit seed that depends on all five, a multiple of `spacing`, so that seed + k never meets another request's."""
+    """A 62-bit seed from all of these, a multiple of `spacing`: seed + k never meets another request's."""
     high, low = np.random.SeedSequence([*seed, env, turn, agent]).generate_state(2, np.uint64)
     return int(high ^ (low >> np.uint64(1))) % (2**62 // spacing) * spacing
+
+
+def _seeds(seed: Sequence[int], spacing: int, k: int = 0) -> Callable[[int, int, int], int]:
+    """(environment, turn, agent) -> seed of candidate k."""
+    return lambda env, turn, agent: request_seed(seed, env, turn, agent, spacing) + k
 
 
 def rollout_tree(
@@ -113,13 +119,13 @@ def rollout_tree(
     """Tree sampling over environments that were just reset: K = `num_candidates` candidates at every agent and turn.
 
     `seed` (for instance run seed and step) and `env_ids` (default: the position) fix the seed of every request. `pool`
-    scores different environments in parallel; the result does not depend on it. Raises ValueError when the engine returns
-    the wrong number of lists or completions.
+    scores different environments in parallel; the result does not depend on it. Raises ValueError when the engine
+    returns the wrong number of lists or completions.
     """
-    ids = _env_ids(envs, env_ids)
+    seed_of = _seeds(seed, num_candidates)
     players = [
-        _play(env, i, encode, decode, max_turns, alpha, lambda *at: request_seed(seed, *at, num_candidates))
-        for i, env in zip(ids, envs, strict=True)
+        _play(env, i, encode, decode, max_turns, alpha, seed_of)
+        for i, env in zip(_env_ids(envs, env_ids), envs, strict=True)
     ]
     return Rollout(_drive(players, generate, num_candidates, pool))
 
@@ -139,17 +145,15 @@ def rollout_chains(
 ) -> Rollout:
     """Plain GRPO: `num_candidates` independent trajectories of every environment; arguments as in `rollout_tree`.
 
-    Every sample of a trajectory carries the return of the trajectory: the team reward of its last action (`alpha` does not
-    apply, local rewards are not part of it). When one action cannot be scored the whole trajectory is invalid.
+    Every sample of a trajectory carries the return of the trajectory: the team reward of its last action (`alpha`
+    does not apply, local rewards are not part of it). When one action cannot be scored the whole trajectory is
+    invalid.
     """
     players = [
-        _play(
-            env.copy(), i, encode, decode, max_turns, alpha,
-            lambda *at, k=k: request_seed(seed, *at, num_candidates) + k, trajectory=k,
-        )
+        _play(env.copy(), i, encode, decode, max_turns, alpha, _seeds(seed, num_candidates, k), trajectory=k)
         for i, env in zip(_env_ids(envs, env_ids), envs, strict=True)
         for k in range(num_candidates)
-    ]  # fmt: skip
+    ]
     episodes = _drive(players, generate, 1, pool)
     for episode in episodes:
         for sample in episode.samples:
@@ -159,7 +163,7 @@ def rollout_chains(
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Mean success over n environments with its standard error; `formats` is the share of readable answers of each agent."""
+    """Mean success over n environments with its standard error; `formats`: each agent's share of readable answers."""
 
     success: float
     se: float
@@ -183,10 +187,10 @@ def evaluate(
     seed: Sequence[int] = (0,),
     pool: Executor | None = None,
 ) -> Evaluation:
-    """`samples` chains for every environment, no tree: what the team does by itself. Greedy if the engine decodes greedily.
+    """`samples` chains for every environment, no tree: what the team does by itself. Greedy if the engine is.
 
-    The standard error is over environments: the spread of their pass rates / sqrt(n). A chain that could not be scored is
-    left out. Raises RuntimeError when none could be.
+    The standard error is over environments: the spread of their pass rates / sqrt(n). A chain that could not be
+    scored is left out. Raises RuntimeError when none could be.
     """
     result = rollout_chains(
         envs, generate, encode=encode, decode=decode, num_candidates=samples, max_turns=max_turns, seed=seed, pool=pool
@@ -211,7 +215,7 @@ def evaluate(
     )
 
 
-# ---------------------------------------------------------------------------------------------------------- one environment
+# ---------------------------------------------------------------------------------------------------- one environment
 
 Player = Generator[list[Request], list[list[Completion]], Episode]
 
@@ -226,10 +230,10 @@ def _play(
     seed_of: Callable[[int, int, int], int],
     trajectory: int | None = None,
 ) -> Player:
-    """Play one environment: yields the requests of one stage, is sent a list of candidates for each, returns the episode.
+    """Play one environment: yields the requests of a stage, is sent candidates for each, returns the episode.
 
-    A stage is one agent when agents act in sequence, and all of them when they are simultaneous: then every prompt is built
-    before anyone acts. Scoring and committing go agent by agent in either case.
+    A stage is one agent when agents act in sequence, and all of them when they are simultaneous: then every prompt is
+    built before anyone acts. Scoring and committing go agent by agent in either case.
     """
     episode = Episode(env_id, trajectory)
     stages = [list(env.agents)] if env.simultaneous else [[agent] for agent in env.agents]
@@ -292,7 +296,7 @@ def _sample(
     return sample
 
 
-# --------------------------------------------------------------------------------------------------------- many environments
+# -------------------------------------------------------------------------------------------------- many environments
 
 
 def _drive(players: Sequence[Player], generate: Generate, n: int, pool: Executor | None) -> list[Episode]:

@@ -52,7 +52,9 @@ REACH = 7  # cells up to this offset are one token, others are spelled
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """Words and cells of the compact board view are one token each; everything else is spelled character by character."""
+    """Words and cells of the compact board view are one token each; everything else is spelled character by
+    character.
+    """
     offsets = range(-REACH, REACH + 1)
     cells = [f" ({r:+d},{c:+d})" for r in offsets for c in offsets]
     cells += [f" ({r},{c})" for r in range(REACH + 1) for c in range(REACH + 1)]
@@ -74,7 +76,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM:
+def build_model(tokenizer: PreTrainedTokenizerFast, seed: int, device: str = "cpu") -> Qwen3ForCausalLM:
     """Random weights that depend on the seed only (the global torch generator is left as it was)."""
     config = Qwen3Config(
         vocab_size=len(tokenizer),
@@ -85,7 +87,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausal
         num_key_value_heads=4,
         head_dim=16,
         max_position_embeddings=1024,
-        initializer_range=0.1,  # about 1 / sqrt(width): with the usual 0.02 so small a model takes 100 steps to learn to look
+        initializer_range=0.1,  # about 1 / sqrt(width); with the usual 0.02 it takes long to learn where to look
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
@@ -93,12 +95,14 @@ def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausal
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Qwen3ForCausalLM(config)
+        model = Qwen3ForCausalLM(config)
+    model.to(device)  # type: ignore[arg-type]
+    return model
 
 
 def noisy_examples(env: Board, rng: np.random.Generator, turns: int) -> list[tuple[str, list, str]]:
     """Play one environment with noise: (agent, messages, answer text) for every agent and turn."""
-    examples = []
+    examples: list[tuple[str, list, str]] = []
     for _ in range(turns):
         for agent in env.agents:
             if env.done:
@@ -120,7 +124,7 @@ def warm_start(policy: Policy, make: Callable[[], Board], *, steps: int, turns: 
             for _ in range(32):
                 env = make().reset(int(rng.integers(2**31)) + WARM_SEEDS)
                 for agent, messages, text in noisy_examples(env, rng, turns):
-                    ids = policy.tokenizer(text, add_special_tokens=False).input_ids + [end]
+                    ids = [*policy.tokenizer(text, add_special_tokens=False).input_ids, end]
                     samples.append(Sample(GroupKey(0, 0, agent), policy.encode(messages), ids, [0.0] * len(ids), 0.0))
             logprobs, _ = token_logprobs(policy.model, pack_samples([[sample] for sample in samples], policy.device))
             loss = -logprobs.mean()

@@ -2,7 +2,7 @@
 
 What differs from GRPO on a single prompt:
 1. An environment is played by several agents over several turns; every action is one whole response.
-2. Tree sampling: at each agent and turn, K candidates answer the same prompt, each is scored on its own copy of the state.
+2. Tree sampling: at each agent and turn, K candidates answer one prompt, each is scored on its own copy of the state.
 3. A group is (environment instance, turn, agent); advantages compare those K candidates and nobody else.
 4. The best candidate is committed: the next agent sees its effect. All K are trained on, and cost K*N*T, never K^T.
 5. The reward is alpha * team + local, and every policy is trained on the samples of its own agents.
@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from tqdm import tqdm
@@ -34,7 +34,7 @@ import tiny
 from checkpoint import append_row, cut_log, latest_checkpoint, load_optimizers, save_checkpoint, write_text
 from data import check_disjoint
 from engines import Team, TransformersEngine
-from envs import TASKS, Env, make_env
+from envs import TASKS, Board, Env, make_env
 from grouping import agent_turn_key, assign_advantages, group_samples, trajectory_key
 from metrics import alarms, rollout_metrics, step_line, transcript
 from policy import Policy, load_policy, make_optimizer
@@ -84,11 +84,13 @@ class Config:
     output_dir: str = opt("", "run folder (default: runs/TASK-DATE-TIME)", "DIR")
     resume: bool = opt(False, "go on with the run in --output-dir", "")
     device: str = opt("", "cpu or cuda (default: cuda if there is one)", "NAME")
-    sandbox: Literal["auto", "require", "rlimit"] = opt("auto", "for programs: require refuses to run without bubblewrap")
+    sandbox: Literal["auto", "require", "rlimit"] = opt(
+        "auto", "for programs: require refuses to run without bubblewrap"
+    )
     seed: int = opt(0, "seed of weights, levels and sampling")
 
 
-# ----------------------------------------------------------------------------------------------------------------- loop
+# --------------------------------------------------------------------------------------------------------------- loop
 
 
 def train(config: Config, objective: UpdateConfig) -> None:
@@ -145,19 +147,21 @@ def learning_rate(config: Config, step: int) -> float:
     return config.lr * warm * (1 - (1 - config.lr_final) * step / max(config.steps - 1, 1))
 
 
-# --------------------------------------------------------------------------------------------------------------- set-up
+# ------------------------------------------------------------------------------------------------------------- set-up
 
 
 def set_up(config: Config, objective: UpdateConfig, run: Path) -> tuple[Team, int, float, Executor | None]:
     """The team, the first step, held-out success before training, and threads that score (None for board games)."""
     probe = training_env(config)
     if hasattr(probe, "problems"):
-        splits = {"--data": probe.problems, "--eval-data": held_out_env(config).problems}
-        check_disjoint({option: [p.question for p in problems] for option, problems in splits.items()})
+        sets: dict[str, Any] = {"--data": probe, "--eval-data": held_out_env(config)}
+        check_disjoint({option: [p.question for p in env.problems] for option, env in sets.items()})
     pool = scoring_pool(config, probe)
     if config.resume:
         checkpoint = latest_checkpoint(run)
-        team = make_team(config, probe.agents, lambda name: load_policy(name, str(checkpoint / name), config.lr, config.device))
+        team = make_team(
+            config, probe.agents, lambda name: load_policy(name, str(checkpoint / name), config.lr, config.device)
+        )
         state = load_optimizers(checkpoint, team.policies)
         done = state["step"]
         for log in ("metrics.jsonl", "timing.jsonl"):
@@ -195,22 +199,23 @@ def parse_policies(values: Sequence[str], agents: Sequence[str]) -> dict[str, st
     pairs = dict(value.split("=", 1) for value in values if value.count("=") == 1)
     if len(pairs) != len(values) or set(pairs) != set(agents) or not all(n.isidentifier() for n in pairs.values()):
         raise ValueError(
-            f"--policies {' '.join(values)}: give shared, per_role, or agent=policy once for each of {', '.join(agents)}"
+            f"--policies {' '.join(values)}: give shared, per_role, or agent=policy once for each of "
+            f"{', '.join(agents)}"
         )
     return {agent: pairs[agent] for agent in agents}
 
 
 def first_policy(config: Config) -> Callable[[str], Policy]:
-    """How a policy starts: a model from the hub or a folder, or the tiny one after its warm start (the same for all)."""
+    """How a policy starts: a model from the hub or a folder, or the tiny one after its warm start (one for all)."""
     if config.model != "tiny":
         return lambda name: load_policy(name, config.model, config.lr, config.device)
     tokenizer = tiny.build_tokenizer()
-    model = tiny.build_model(tokenizer, config.seed).to(config.device)
+    model = tiny.build_model(tokenizer, config.seed, config.device)
     policy = Policy("tiny", model, tokenizer, make_optimizer(model, config.lr))
-    if hasattr(training_env(config), "noisy_answer"):
+    if isinstance(training_env(config), Board):
         tiny.warm_start(
             policy,
-            lambda: training_env(config),
+            lambda: cast(Board, training_env(config)),
             steps=config.warm_start,
             turns=config.max_turns,
             seed=config.seed,
@@ -219,7 +224,7 @@ def first_policy(config: Config) -> Callable[[str], Policy]:
         print(f"no warm start: {config.task} has no noisy answers to imitate; tiny starts from random weights")
 
     def copy(name: str) -> Policy:
-        twin = tiny.build_model(tokenizer, config.seed).to(config.device)
+        twin = tiny.build_model(tokenizer, config.seed, config.device)
         twin.load_state_dict(model.state_dict())
         return Policy(name, twin, tokenizer, make_optimizer(twin, config.lr))
 
@@ -228,16 +233,18 @@ def first_policy(config: Config) -> Callable[[str], Policy]:
 
 def training_env(config: Config, data: str = "") -> Env:
     """An environment as the options describe it; `data` replaces the training problems."""
-    options: dict[str, Any] = {} if config.env_options or config.model != "tiny" else tiny.BOARDS.get(config.task, {})
+    options: dict[str, Any] = dict(tiny.BOARDS.get(config.task, {})) if config.model == "tiny" else {}
     for pair in config.env_options:
         name, equals, value = pair.partition("=")
         if not equals:
             raise ValueError(f"--env-options {pair}: write KEY=VALUE")
         options[name] = _literal(value)
     if config.task in ("math", "code"):
-        if not (config.data and config.eval_data):
-            raise ValueError(f"--task {config.task} needs --data and --eval-data, each a file or a hub id")
         options["data"] = data or config.data
+        if not options["data"]:
+            raise ValueError(f"--task {config.task} needs --data and --eval-data, each a file or a hub id")
+    if config.task == "math":
+        options["max_turns"] = config.max_turns
     return make_env(config.task, config.workflow, **options)
 
 
@@ -249,6 +256,8 @@ def _literal(value: str) -> Any:
 
 
 def held_out_env(config: Config) -> Env:
+    if config.task in ("math", "code") and not config.eval_data:
+        raise ValueError(f"--task {config.task} needs --eval-data, a file or a hub id")
     return training_env(config, config.eval_data)
 
 
@@ -278,7 +287,7 @@ def held_out(
     )
 
 
-# -------------------------------------------------------------------------------------------------------------- logging
+# ------------------------------------------------------------------------------------------------------------ logging
 
 
 def describe(team: Team) -> str:
@@ -308,13 +317,13 @@ def log_evaluation(run: Path, step: int, result: Evaluation) -> None:
     tqdm.write(f"held-out success after {step} steps: {result.success:.3f} (n={result.n}, se {result.se:.3f})")
 
 
-# -------------------------------------------------------------------------------------------------------------- options
+# ------------------------------------------------------------------------------------------------------------ options
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[Config, UpdateConfig]:
     """Options from the command line. Raises ValueError on values that do not fit together."""
     parser = HfArgumentParser(
-        [Config, UpdateConfig],
+        cast(Any, [Config, UpdateConfig]),
         description=__doc__.split("\n\n")[0],
         allow_abbrev=False,
         formatter_class=lambda prog: ArgumentDefaultsHelpFormatter(prog, max_help_position=46, width=132),
@@ -365,7 +374,9 @@ def check_run_folder(config: Config, objective: UpdateConfig) -> None:
     saved = Path(config.output_dir) / "config.json"
     if not config.resume:
         if saved.exists():
-            raise ValueError(f"--output-dir {config.output_dir} holds a run already: add --resume, or name another folder")
+            raise ValueError(
+                f"--output-dir {config.output_dir} holds a run already: add --resume, or name another folder"
+            )
         saved.parent.mkdir(parents=True, exist_ok=True)
         return
     if not saved.exists():
@@ -383,7 +394,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         config, objective = parse(argv)
         check_run_folder(config, objective)
         train(config, objective)
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, OSError, ImportError) as error:
         sys.exit(f"train.py: error: {error}")
 
 

@@ -14,11 +14,13 @@ from grouping import Sample
 from packing import Pack, micro_batches, pack_samples, packed, shared_prompts, token_logprobs
 from policy import Policy
 
-# --------------------------------------------------------------------------------------------------------------- objective
+# ---------------------------------------------------------------------------------------------------------- objective
 
 
 def _opt(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text, "metavar": "N"} if not isinstance(default, str) else {"help": text})
+    return field(
+        default=default, metadata={"help": text, "metavar": "N"} if not isinstance(default, str) else {"help": text}
+    )
 
 
 @dataclass
@@ -39,7 +41,8 @@ class UpdateConfig:
 def loss_weights(samples: Sequence[Sample], loss: str, max_response_tokens: int = 0) -> list[float]:
     """The weight of each token of each sample, so that the loss is a plain weighted sum however the batch is cut.
 
-    token: sum / number of tokens; sequence: mean of per-response means; constant: sum / (responses * max_response_tokens).
+    token: sum / number of tokens; sequence: mean of per-response means; constant: sum / (responses *
+    max_response_tokens).
 
     >>> loss_weights([Sample(GroupKey(0, 0, "a"), [1], [1] * n, [0.0] * n, 0.0) for n in (4, 1)], "sequence")
     [0.125, 0.5]
@@ -61,7 +64,8 @@ def loss_weights(samples: Sequence[Sample], loss: str, max_response_tokens: int 
 def policy_loss(
     logprobs: Tensor, old: Tensor, engine: Tensor, advantage: Tensor, weight: Tensor, config: UpdateConfig
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """-sum weight * w * min(ratio * A, clip(ratio, 1 - eps, 1 + eps) * A) over response tokens (paper, Eq. 5), all (N,).
+    """-sum weight * w * min(ratio * A, clip(ratio, 1 - eps, 1 + eps) * A) over response tokens (paper, Eq. 5), all
+    (N,).
 
     ratio = exp(logprobs - old). w = min(exp(old - engine), C) corrects for an engine that computes slightly other
     log-probs than the trainer. Returns the loss and sums over tokens for the logs.
@@ -74,7 +78,7 @@ def policy_loss(
     return loss, {key: value.detach() for key, value in info.items()}
 
 
-# ------------------------------------------------------------------------------------------------------------------- update
+# ------------------------------------------------------------------------------------------------------------- update
 
 
 def update(

@@ -2,8 +2,8 @@
 
     python benchmarks/packed_update.py [--groups 8] [--candidates 8] [--prompt 256] [--response 64]
 
-The padded side is what a trainer without prompt sharing does: one row a sample, prompt and response, padded to the longest.
-Both sides end with the same gradient (checked). Throughput is raw tokens a second: prompt + response of every sample.
+The padded side is what a trainer without prompt sharing does: one row a sample, padded to the longest.
+Both sides end with the same gradient (checked). Throughput is raw tokens a second: prompt + response of each sample.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def make_batch(groups: int, candidates: int, prompt: int, response: int, vocabul
 
 
 def loss_of(logprobs: torch.Tensor, engine: torch.Tensor, advantage: torch.Tensor, weight: float) -> torch.Tensor:
-    return policy_loss(logprobs, logprobs.detach(), engine, advantage, torch.full_like(logprobs, weight), UpdateConfig())[0]
+    return policy_loss(
+        logprobs, logprobs.detach(), engine, advantage, torch.full_like(logprobs, weight), UpdateConfig()
+    )[0]
 
 
 def packed_backward(model: torch.nn.Module, samples: list[Sample], budget: int) -> None:
@@ -64,9 +66,7 @@ def padded_backward(model: torch.nn.Module, samples: list[Sample], budget: int) 
         shortest = min(len(s.prompt_ids) for s in chunk)
         hidden = model.model(input_ids=ids, attention_mask=mask).last_hidden_state[:, shortest - 1 : -1]
         logps = model.lm_head(hidden).log_softmax(-1).gather(-1, ids[:, shortest:, None])[..., 0]
-        picked = [
-            logps[row, len(s.prompt_ids) - shortest :][: len(s.response_ids)] for row, s in enumerate(chunk)
-        ]
+        picked = [logps[row, len(s.prompt_ids) - shortest :][: len(s.response_ids)] for row, s in enumerate(chunk)]
         engine = torch.tensor([value for s in chunk for value in s.logprobs])
         advantage = torch.tensor([s.advantage for s in chunk for _ in s.response_ids])
         loss_of(torch.cat(picked), engine, advantage, weight).backward()
@@ -100,7 +100,8 @@ def main() -> None:
     fast, found = measure(packed_backward, model, samples, args.budget)
     error = float((found - expected).norm() / expected.norm())
     assert error < 1e-4, f"gradients differ by {error}"
-    print(f"{len(samples)} samples, {tokens} raw tokens, {torch.get_num_threads()} threads; gradients differ by {error:.1e}")
+    print(f"{len(samples)} samples, {tokens} raw tokens, {torch.get_num_threads()} threads")
+    print(f"relative difference of the gradients: {error:.1e}")
     print(f"padded {tokens / slow:8.0f} tokens/s\npacked {tokens / fast:8.0f} tokens/s\nratio  {slow / fast:8.2f}")
 
 

@@ -1,6 +1,6 @@
 """Draw held-out success against training steps of several runs as docs/curve.svg (standard library only).
 
-    python docs/curve.py "AT-GRPO"=runs/a,runs/b "GRPO"=runs/c
+python docs/curve.py "AT-GRPO"=runs/a,runs/b "GRPO"=runs/c
 """
 
 import json
@@ -23,7 +23,8 @@ def main(argv: list[str]) -> None:
     def at(step: int, success: float) -> str:
         return f"{LEFT + step / last * (WIDTH - LEFT - 20):.1f},{TOP + (1 - success) * (HEIGHT - TOP - 40):.1f}"
 
-    lines = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">']
+    size = f'viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12"'
+    lines = [f'<svg xmlns="http://www.w3.org/2000/svg" {size}>']
     lines.append(f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>')
     for level in (0, 0.25, 0.5, 0.75, 1):
         x, y = at(0, level).split(",")
@@ -35,7 +36,8 @@ def main(argv: list[str]) -> None:
         for run in runs:
             points = " ".join(at(*point) for point in run)
             lines.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        lines.append(f'<text x="{WIDTH - 25}" y="{HEIGHT - 60 - 16 * number}" fill="{colour}" text-anchor="end">{name}</text>')
+        label = f'x="{WIDTH - 25}" y="{HEIGHT - 60 - 16 * number}" fill="{colour}" text-anchor="end"'
+        lines.append(f"<text {label}>{name}</text>")
     Path(__file__).with_name("curve.svg").write_text("\n".join([*lines, "</svg>", ""]))
 
 

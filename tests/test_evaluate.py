@@ -117,7 +117,6 @@ def test_a_source_that_is_missing_is_named(tmp_path):
     assert str(tmp_path / "missing") in refuses(tmp_path / "missing")
 
 
-@pytest.mark.xfail(reason="transformers' message about a folder without a model does not name the folder", strict=True)
 def test_a_folder_that_holds_no_model_is_named(tmp_path):
     assert str(tmp_path) in refuses(tmp_path)
 
