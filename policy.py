@@ -11,6 +11,8 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from envs import Message
+from grouping import GroupKey, Sample
+from packing import pack_samples, packed, token_logprobs
 
 
 @dataclass
@@ -66,7 +68,7 @@ def make_optimizer(model: nn.Module, lr: float) -> torch.optim.Optimizer:
 def load_policy(name: str, source: str, lr: float, device: str = "cpu") -> Policy:
     """A policy from a hub id or a folder. Raises ValueError when the model cannot be trained by `update.py`.
 
-    The model must have full attention in every layer and one output head, the tokenizer a chat template.
+    The model must have full attention in every layer and a plain output head, the tokenizer a chat template.
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)
@@ -76,7 +78,26 @@ def load_policy(name: str, source: str, lr: float, device: str = "cpu") -> Polic
     if not tokenizer.chat_template:
         raise ValueError(f"--model {source}: its tokenizer has no chat template; choose an instruction-tuned model")
     kinds = set(getattr(model.config, "layer_types", None) or ["full_attention"])
-    if kinds != {"full_attention"} or getattr(model.config, "attn_logit_softcapping", None):
+    if kinds != {"full_attention"}:
         raise ValueError(f"--model {source}: layers of kind {sorted(kinds)}; only plain full attention is supported")
+    check_logprobs(source, model)
     model.to(device)  # type: ignore[arg-type]
     return Policy(name, model, tokenizer, make_optimizer(model, lr))
+
+
+@torch.no_grad()
+def check_logprobs(source: str, model: PreTrainedModel) -> None:
+    """Compare packed log-probs with the model's own on a few tokens: a head with a bias, a logit scale or a soft cap,
+    or an attention of its own kind would otherwise be trained wrongly without a word. ValueError when they differ.
+    """
+    prompt, responses = [1, 2, 3, 4], [[5, 6, 7], [8, 9]]
+    group = [Sample(GroupKey(0, 0, "check"), prompt, ids, [0.0] * len(ids), 0.0) for ids in responses]
+    with packed(model):
+        found = token_logprobs(model, pack_samples([group], model.device))[0]
+    expected = []
+    for ids in responses:
+        logps = model(torch.tensor([prompt + ids], device=model.device)).logits[0].float().log_softmax(-1)
+        expected.append(logps[len(prompt) - 1 : -1].gather(-1, torch.tensor(ids, device=model.device)[:, None])[:, 0])
+    gap = float((torch.cat(expected) - found).abs().max())
+    if gap > 1e-2:
+        raise ValueError(f"--model {source}: its log-probs differ by {gap:.3f} nats from those of packing.py")

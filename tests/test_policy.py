@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import make_sample, objective, reference_logprobs, small_policy, weights_of
+from helpers import make_sample, objective, reference_logprobs, small_model, small_policy, weights_of
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 import checkpoint
@@ -20,7 +20,7 @@ import tiny
 from checkpoint import append_row, cut_log, latest_checkpoint, load_optimizers, save_checkpoint
 from envs import PlanPath
 from grouping import assign_advantages, group_samples
-from policy import Policy, load_policy, make_optimizer
+from policy import Policy, check_logprobs, load_policy, make_optimizer
 from update import update
 
 ROOT = Path(__file__).parent.parent
@@ -291,3 +291,19 @@ def test_rows_after_the_checkpoint_and_half_a_row_are_dropped(tmp_path):
     assert [json.loads(line)["step"] for line in log.read_text().splitlines()] == [0, 1, 2]
     cut_log(tmp_path / "missing.jsonl", 3)
     assert not (tmp_path / "missing.jsonl").exists()
+
+
+@pytest.mark.parametrize("change", ["scale", "bias"])
+def test_a_model_whose_head_is_not_plain_is_refused_by_name(change):
+    model = small_model()
+    check_logprobs("plain", model)
+    forward = model.forward
+
+    def changed(*args, **kwargs):
+        out = forward(*args, **kwargs)
+        out.logits = out.logits * 3 if change == "scale" else out.logits + torch.arange(out.logits.shape[-1]) % 3
+        return out
+
+    model.forward = changed
+    with pytest.raises(ValueError, match="--model odd: its log-probs differ"):
+        check_logprobs("odd", model)
