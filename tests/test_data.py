@@ -75,7 +75,8 @@ def test_hub_ids_are_read_with_their_config_and_split(monkeypatch):
     fake.load_dataset = lambda *args, **kwargs: calls.append((args, kwargs)) or ROWS
     monkeypatch.setitem(sys.modules, "datasets", fake)
     assert read_rows("openai/gsm8k", split="test", config="main") == ROWS
-    assert calls == [(("openai/gsm8k", "main"), {"split": "test"})]
+    assert read_rows("openai/gsm8k:test", config="main") == ROWS  # the id may name its split
+    assert calls == [(("openai/gsm8k", "main"), {"split": "test"})] * 2
 
 
 def test_overlap_names_both_splits_and_the_question():
