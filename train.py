@@ -169,7 +169,6 @@ def set_up(config: Config, objective: UpdateConfig, run: Path) -> tuple[Team, in
         cut_log(run / "evaluations.jsonl", min(done + 1, config.steps))  # only the last one is made again
         print(f"resuming {run} after step {done}")
         return team, done, state["before"], pool
-    write_text(run / "config.json", json.dumps(all_options(config, objective), indent=1))
     team = make_team(config, probe.agents, first_policy(config))
     print(f"{config.task} ({config.workflow}): {describe(team)}; run folder {run}")
     print("the first prompt, as the model sees it:")
@@ -177,8 +176,10 @@ def set_up(config: Config, objective: UpdateConfig, run: Path) -> tuple[Team, in
     policy = team.policies[team.policy_of[agent]]
     print(policy.tokenizer.decode(team.encode(agent, env.observe(agent))))
     before = held_out(config, team, pool)
-    log_evaluation(run, 0, before)
     save_checkpoint(run, 0, team.policies, {"before": before.success}, config.keep)
+    log_evaluation(run, 0, before)
+    # last: before this file exists there is no run to resume, and the folder can simply be used again
+    write_text(run / "config.json", json.dumps(all_options(config, objective), indent=1))
     return team, 0, before.success, pool
 
 
