@@ -21,7 +21,7 @@ from math_answers import math_equal
 ROOT = Path(__file__).parent.parent
 FENCE = re.compile(r"^```(.*)\n((?:.*\n)*?)```\s*$", re.M)
 # Options of pip, pytest and git, which the README may use too.
-OTHER_OPTIONS = {"--index-url", "--extra-index-url", "--upgrade", "--durations", "--depth", "--help"}
+OTHER_OPTIONS = {"--index-url", "--extra-index-url", "--no-deps", "--upgrade", "--durations", "--depth", "--help"}
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,29 @@
+"""How far the obvious rule gets on Plan-Path: step to the free neighbour that is nearest to the goal, never look ahead.
+
+    python benchmarks/naive_walker.py
+
+A trained policy has to beat this to have learned anything about walls. Same boards as the held-out ones of train.py.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from envs import MOVES, PlanPath
+
+
+def solves(env: PlanPath, steps: int = 12) -> bool:
+    for _ in range(steps):
+        if env.done:
+            break
+        (r, c), (goal_r, goal_c) = env.position, env.goal
+        places = {move: (r + i, c + j) for move, (i, j) in MOVES.items() if (r + i, c + j) in env.distance}
+        move = min(places, key=lambda name: abs(places[name][0] - goal_r) + abs(places[name][1] - goal_c))
+        env.step("planner", f"#### [{move}]")
+    return env.solved
+
+
+if __name__ == "__main__":
+    for size, blocks in ((4, 0.25), (5, 0.25), (6, 0.2)):
+        boards = [PlanPath("single", rows=size, cols=size, blocks=blocks).reset(2**41 + i) for i in range(500)]
+        print(f"{size}x{size}, {blocks:.0%} blocked: {sum(map(solves, boards)) / len(boards):.3f}")
