@@ -237,8 +237,9 @@ def _play(
     """
     episode = Episode(env_id, trajectory)
     stages = [list(env.agents)] if env.simultaneous else [[agent] for agent in env.agents]
-    if env.done:
-        raise ValueError(f"environment {env_id} is done before its first turn: reset it")
+    if env.done:  # nothing to play, for instance a level that starts solved
+        episode.ended, episode.solved = "done", env.solved
+        return episode
     for turn in range(max_turns):
         episode.turns = turn + 1
         for stage in stages:

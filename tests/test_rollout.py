@@ -8,7 +8,7 @@ import pytest
 from helpers import Toy
 
 from engines import ScriptedEngine
-from envs import PlanPath, Reward
+from envs import PlanPath, Reward, Sokoban
 from grouping import GroupKey, assign_advantages, group_samples, trajectory_key
 from rollout import Completion, evaluate, rollout_chains, rollout_tree
 
@@ -221,13 +221,6 @@ def test_a_prompt_without_room_for_an_answer_ends_its_environment_only():
     assert (roomy.ended, len(roomy.samples)) == ("turns", 8)
 
 
-def test_an_environment_that_is_done_before_it_starts_raises():
-    env = Toy()
-    env.done = True
-    with pytest.raises(ValueError, match="reset"):
-        tree([env], digits)
-
-
 @pytest.mark.parametrize("ids", [[0], [1, 1], [0, 1, 2]])
 def test_environment_ids_are_distinct_and_as_many_as_environments(ids):
     with pytest.raises(ValueError, match="env_ids: 2 distinct numbers"):
@@ -409,3 +402,13 @@ def test_environments_that_could_not_be_scored_are_no_failures():
 def test_evaluation_raises_when_nothing_could_be_scored():
     with pytest.raises(RuntimeError, match="not a single environment"):
         run_evaluation([Toy()], lambda request, k: "infra")
+
+
+def test_an_environment_that_starts_solved_needs_no_requests():
+    solved = Sokoban.from_text("#####\n#@* #\n#####", workflow="single")
+    engine = ScriptedEngine(lambda request, k: "")
+    arguments = dict(encode=engine.encode, decode=engine.decode, max_turns=2)
+    result = rollout_tree([solved], engine, num_candidates=2, **arguments)
+    assert (result.samples, engine.requests) == ([], [])
+    assert [(e.ended, e.solved, e.turns) for e in result.episodes] == [("done", True, 0)]
+    assert str(evaluate([solved], engine, **arguments)) == "success 1.00 (n=1, se 0.00)"
