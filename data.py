@@ -11,6 +11,7 @@ import json
 import random
 import unicodedata
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -90,14 +91,15 @@ def _read_hub(source: str, split: str, config: str | None) -> list[Row]:
     return [dict(row) for row in datasets.load_dataset(source, config, split=split)]
 
 
-def fixed_order(count: int) -> list[int]:
+@lru_cache(maxsize=8)  # one permutation for all environments of a batch
+def fixed_order(count: int) -> tuple[int, ...]:
     """The permutation of range(count) in which environments walk through a data set: seed s is item order[s % count].
 
     Consecutive seeds visit every item once, and files sorted by topic or difficulty come mixed.
     """
     order = list(range(count))
     random.Random(0).shuffle(order)  # its own generator: the global one stays untouched
-    return order
+    return tuple(order)
 
 
 def normalize_question(text: str) -> str:

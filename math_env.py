@@ -158,7 +158,7 @@ class MathEnv:
             self.problems = tuple(p if isinstance(p, Problem) else read_problem(p) for p in problems or ())
         if not self.problems:
             raise ValueError("problems=[]: at least one problem is needed")
-        self.order = _order(len(self.problems))
+        self.order = datasets.fixed_order(len(self.problems))
         self.max_turns, self.timeout = max_turns, timeout
         self._start(self.problems[self.order[0]])
 
@@ -253,11 +253,6 @@ class MathEnv:
         if agent not in self.agents:
             raise ValueError(f"unknown agent {agent!r}: this environment has {', '.join(self.agents)}")
         return self.agents.index(agent)
-
-
-@lru_cache(maxsize=8)
-def _order(count: int) -> tuple[int, ...]:
-    return tuple(datasets.fixed_order(count))  # shared by all environments of a batch
 
 
 def _replaced(values: tuple[Any, ...], index: int, value: Any) -> tuple[Any, ...]:
