@@ -1,0 +1,287 @@
+"""One self-contained HTML page of a run: learning curves, groups, and the tree of candidates itself.
+
+    python report.py runs/NAME                        writes runs/NAME/report.html; open it in any browser
+    python report.py runs/NAME --output page.html
+
+Also works while the run goes on. `report.html` beside this file is the page without its data: it draws what this
+file chooses, loads nothing from anywhere, and sets every text that a model wrote as text, never as HTML.
+"""
+
+from __future__ import annotations
+
+import argparse
+import html
+import json
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+Row = dict[str, Any]
+TREE_BYTES = 8_000_000  # of recorded trees in one page: more of them take a browser longer than a reader waits
+
+
+@dataclass(frozen=True)
+class Run:
+    """The files of a run folder. Everything but the configuration and the metrics may be empty (an older run)."""
+
+    name: str
+    config: Row
+    metrics: list[Row]
+    evaluations: list[Row]
+    timing: list[Row]
+    trees: list[Row]
+
+    @property
+    def agents(self) -> list[str]:
+        return _prefixes(self.metrics, "reward")
+
+    @property
+    def policies(self) -> list[str]:
+        return _prefixes(self.metrics, "entropy")
+
+
+def read_run(folder: Path) -> Run:
+    """Raises ValueError when the folder holds no run, no step was finished yet, or a line is not JSON."""
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"{folder} holds no run (no config.json): give the --output-dir of train.py")
+    metrics = read_rows(folder / "metrics.jsonl")
+    if not metrics:
+        raise ValueError(f"{folder / 'metrics.jsonl'} has no finished step yet: wait for the first one")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    logs = (read_rows(folder / f"{name}.jsonl") for name in ("evaluations", "timing", "trees"))
+    return Run(folder.resolve().name, config, metrics, *logs)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """One JSON object a line; a missing file has none. A last line without its end is still being written: left out."""
+    if not path.exists():
+        return []
+    rows = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], 1):
+        try:
+            rows.append(json.loads(line))
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: not JSON ({error})") from None
+    return rows
+
+
+# ------------------------------------------------------------------------------------------------------------- curves
+
+
+def sections(run: Run) -> list[Row]:
+    """All charts of the page, in the order of a reader's questions: does it learn, from which groups, what happens to
+    the policies, how long does it write. A chart without a point is left out.
+    """
+    titles = {
+        "Learning": learning_charts(run),
+        "Groups": group_charts(run),
+        "Policies": policy_charts(run),
+        "Responses and time": response_charts(run),
+    }
+    drawn = {title: [c for c in charts if c["series"]] for title, charts in titles.items()}
+    return [{"title": title, "charts": charts} for title, charts in drawn.items() if charts]
+
+
+def learning_charts(run: Run) -> list[Row]:
+    training = "the tree, best of K at every action" if run.config["sampling"] == "tree" else "sampled chains"
+    success = curve("held-out", run.evaluations, "success", "se")
+    parts = [
+        curve(f"{agent} {part}", run.metrics, f"{agent}/{part}") for agent in run.agents for part in info_names(run)
+    ]
+    return [
+        chart(
+            "Success",
+            f"Held-out: one greedy chain, bars are ±1 standard error. Training: {training}.",
+            [success, curve("training", run.metrics, "solved")],
+            share=True,
+        ),
+        chart("Reward", "alpha · team + local, mean over all candidates of an agent.", of_agents(run, "reward")),
+        chart("Team reward", "What the actions are worth to the task.", of_agents(run, "team"), share=True),
+        chart("Local reward", "What the agent did for its own part.", of_agents(run, "local"), share=True),
+        chart("Parts of the local reward", "Format: the answer could be read.", parts, share=True),
+    ]
+
+
+def group_charts(run: Run) -> list[Row]:
+    metrics = run.metrics
+    return [
+        chart(
+            "Dropped groups",
+            "Share of groups without spread in reward: they teach nothing. Above 0.7 is a warning.",
+            [curve("dropped", metrics, "groups/dead_share")],
+            share=True,
+        ),
+        chart(
+            "Groups a step",
+            "Trained: with spread. Constant: equal rewards. Singleton: fewer than two scored.",
+            [curve(name, metrics, f"groups/{name}") for name in ("trained", "constant", "singleton")],
+        ),
+        chart(
+            "Spread of reward",
+            "Mean standard deviation inside a group, of the recorded environments only.",
+            [points("recorded groups", group_spreads(run.trees))],
+        ),
+        chart("Groups by turn", "Late turns have fewer: their environments are done.", by_turn(metrics)),
+        chart(
+            "Why environments ended",
+            "Number a step: done, out of turns, prompt too long, not scored.",
+            [curve(name, metrics, f"ended/{name}") for name in ("done", "turns", "prompt", "infra")],
+        ),
+    ]
+
+
+def policy_charts(run: Run) -> list[Row]:
+    def of_policies(metric: str) -> list[Row]:
+        return [curve(name, run.metrics, f"{name}/{metric}") for name in run.policies]
+
+    gap = "Mean |engine − trainer| in nats a token. Above 0.1 the engine does not sample from the trained weights."
+    return [
+        chart("Entropy", "Nats a token. Near 0 with little solved: always the same answer.", of_policies("entropy")),
+        chart("Log-prob gap", gap, of_policies("logprob_gap")),
+        chart("Gradient norm", "Before clipping.", of_policies("grad_norm")),
+        chart("Clipped tokens", "Share of tokens whose ratio was clipped.", of_policies("clip_fraction")),
+    ]
+
+
+def response_charts(run: Run) -> list[Row]:
+    clocks = dict.fromkeys(name for row in run.timing for name in row if name.endswith("_s"))
+    seconds = [curve(name[:-2], run.timing, name) for name in clocks]
+    return [
+        chart("Response length", "Tokens, mean over candidates.", of_agents(run, "length")),
+        chart(
+            "Truncated responses", "Share cut off by --max-response-tokens.", of_agents(run, "truncated"), share=True
+        ),
+        chart("Turns", "Mean turns an environment took.", [curve("turns", run.metrics, "turns")]),
+        chart("Seconds a step", "Wall clock.", seconds),
+    ]
+
+
+def of_agents(run: Run, metric: str) -> list[Row]:
+    return [curve(agent, run.metrics, f"{agent}/{metric}") for agent in run.agents]
+
+
+def chart(title: str, note: str, series: list[Row], share: bool = False) -> Row:
+    """What the page draws in one figure; `share` fixes its axis to [0, 1]. Lines without a point are left out."""
+    return {"title": title, "note": note, "share": share, "series": [line for line in series if line["x"]]}
+
+
+def curve(name: str, rows: Iterable[Row], metric: str, error: str = "") -> Row:
+    """One metric over the steps that have it; `error` names the metric of its error bars."""
+    found = [row for row in rows if metric in row]
+    line = points(name, ((row["step"], row[metric]) for row in found))
+    return line | {"error": [row[error] for row in found]} if error else line
+
+
+def points(name: str, pairs: Iterable[tuple[float, float]]) -> Row:
+    """A line of the page. JSON has no NaN: such a value becomes None, which is drawn as a gap."""
+    found = [(x, y if math.isfinite(y) else None) for x, y in pairs]
+    return {"name": name, "x": [x for x, _ in found], "y": [y for _, y in found]}
+
+
+def by_turn(metrics: Sequence[Row]) -> list[Row]:
+    """`groups/per_turn` as one line a turn."""
+    counts = [(row["step"], row["groups/per_turn"]) for row in metrics if "groups/per_turn" in row]
+    turns = max((len(count) for _, count in counts), default=0)
+    return [
+        points(f"turn {turn}", ((step, (count + [0] * turns)[turn]) for step, count in counts)) for turn in range(turns)
+    ]
+
+
+def group_spreads(trees: Iterable[Row]) -> list[tuple[int, float]]:
+    """(step, mean over its recorded groups of the standard deviation of reward).
+
+    A group is a stage of a tree; of chains, all trajectories of the environment, each counted once.
+    """
+    found: dict[int, list[float]] = {}
+    for row in trees:
+        episodes = [episode for episode in row["episodes"] if episode["stages"]]
+        groups = [stage["candidates"] for episode in episodes for stage in episode["stages"]]
+        if any(episode["trajectory"] is not None for episode in episodes):
+            groups = [[episode["stages"][0]["candidates"][0] for episode in episodes]]
+        for group in groups:
+            rewards = [candidate["reward"] for candidate in group if candidate["valid"]]
+            if len(rewards) > 1:
+                found.setdefault(row["step"], []).append(stdev(rewards))
+    return [(step, fmean(spreads)) for step, spreads in found.items()]
+
+
+def _prefixes(metrics: Iterable[Row], metric: str) -> list[str]:
+    """Names x with a metric x/`metric` in any row (agents and policies may share a name)."""
+    found = dict.fromkeys(name.rpartition("/") for row in metrics for name in row)
+    return [prefix for prefix, _, last in found if last == metric]
+
+
+def info_names(run: Run) -> list[str]:
+    """Names of the parts that environments report; only recorded trees tell them from other metrics of an agent."""
+    stages = (stage for row in run.trees for episode in row["episodes"] for stage in episode["stages"])
+    recorded = (name for stage in stages for candidate in stage["candidates"] for name in candidate["info"])
+    return list(dict.fromkeys(["format", *recorded]))
+
+
+# --------------------------------------------------------------------------------------------------------------- page
+
+
+def thin(rows: list[Row], limit: int = TREE_BYTES) -> list[Row]:
+    """Every n-th recorded step and the last one, with the smallest n that fits `limit` bytes of JSON."""
+    sizes = [len(json.dumps(row)) for row in rows]
+    steps = list(dict.fromkeys(row["step"] for row in rows))
+    for stride in range(1, len(steps) + 1):
+        kept = {*steps[::stride], steps[-1]}
+        if sum(size for row, size in zip(rows, sizes, strict=True) if row["step"] in kept) <= limit:
+            break
+    return [row for row in rows if row["step"] in kept] if rows else []
+
+
+def summary(run: Run) -> list[tuple[str, str]]:
+    """The facts above the curves."""
+    config = run.config
+    facts = [
+        ("Task", f"{config['task']} ({config['workflow']})"),
+        ("Sampling", f"{config['sampling']}, K = {config['num_candidates']}, at most {config['max_turns']} turns"),
+        ("Model", f"{config['model']}; policies: {', '.join(run.policies)}; agents: {', '.join(run.agents)}"),
+        ("Steps", f"{len(run.metrics)} of {config['steps']}, {config['envs_per_step']} environments each"),
+    ]
+    if run.evaluations:
+        first, last = run.evaluations[0], run.evaluations[-1]
+        change = f"{first['success']:.3f} → {last['success']:.3f} (n = {last['n']}, se {last['se']:.3f})"
+        facts.append(("Held-out success", change if len(run.evaluations) > 1 else change.partition("→ ")[2]))
+    return facts
+
+
+def page(run: Run) -> str:
+    """The whole page. Its data stand in a JSON block in which no `<` is left, so nothing in them can end the block."""
+    trees = thin(run.trees)
+    data = {
+        "name": run.name,
+        "summary": summary(run),
+        "sections": sections(run),
+        "trees": trees,
+        "recorded_steps": len({row["step"] for row in run.trees}),
+        "alpha": run.config["alpha"],
+        "normalize": run.config["normalize"],
+    }
+    block = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    template = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
+    return template.replace("{{TITLE}}", html.escape(run.name), 1).replace("{{DATA}}", block, 1)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", metavar="RUN", type=Path, help="the folder that train.py wrote")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="where to write (default: RUN/report.html)")
+    arguments = parser.parse_args(argv)
+    try:
+        run = read_run(arguments.run)
+        output = arguments.output or arguments.run / "report.html"
+        output.write_text(page(run), encoding="utf-8")
+    except (ValueError, OSError) as error:
+        sys.exit(f"report.py: error: {error}")
+    print(f"{output}: {len(run.metrics)} steps, {len(run.trees)} recorded trees, {output.stat().st_size / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    main()
