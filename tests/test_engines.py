@@ -408,7 +408,7 @@ def test_a_weight_that_vllm_skips_is_an_error(vllm, monkeypatch):
 
 def test_sleep_changes_nothing_unless_it_was_asked_for(vllm):
     before = vllm.run(REQUESTS, 2)
-    vllm.engine.sleep()
+    assert not vllm.engine.sleep()
     vllm.assert_same(vllm.run(REQUESTS, 2), before)
 
 
@@ -417,7 +417,7 @@ def test_sleep_gives_memory_back_until_the_next_load():
     sleeper = Subject("vllm-cuda", sleep=True)
     expected = sleeper.run(REQUESTS, 2)
     awake = torch.cuda.mem_get_info()[0]
-    sleeper.engine.sleep()
+    assert sleeper.engine.sleep()
     assert torch.cuda.mem_get_info()[0] - awake > 2**30
     with pytest.raises(RuntimeError, match="load weights first"):
         sleeper.engine(REQUESTS, 2)
