@@ -1,6 +1,7 @@
 """Packed log-probs and gradients against one plain forward for each sequence, and packs worked out by hand."""
 
 import itertools
+import warnings
 
 import numpy as np
 import pytest
@@ -8,6 +9,8 @@ import torch
 from helpers import ARCHITECTURES, assert_gradients_close, make_sample, reference_logprobs, small_model
 from torch import tensor
 
+import fused
+import packing
 from packing import TokenLogProb, micro_batches, pack_samples, packed, shared_prompts, token_logprobs
 
 
@@ -109,14 +112,31 @@ def test_a_pack_worked_out_by_hand():
     first += [make_sample(prompt=[10, 11], response=[4], logprobs=[-4], advantage=-0.5)]
     second = [make_sample(prompt=[12], response=[5, 6], logprobs=[-5, -6], advantage=2.0)]
     pack = pack_samples([first, second])
-    assert pack.ids.tolist() == [10, 11, 1, 2, 12, 5]
-    assert pack.positions.tolist() == [0, 1, 2, 3, 0, 1]
-    assert pack.source.tolist() == [1, 2, 3, 1, 4, 5]
+    assert pack.ids.tolist() == [10, 11, 12, 1, 2, 5]
+    assert pack.positions.tolist() == [0, 1, 0, 2, 3, 1]
+    assert pack.source.tolist() == [1, 3, 4, 1, 2, 5]
     assert pack.target.tolist() == [1, 2, 3, 4, 5, 6]
     assert pack.engine.tolist() == [-1, -2, -3, -4, -5, -6]
     assert pack.advantage.tolist() == [0.5, 0.5, 0.5, -0.5, 2.0, 2.0]
     assert pack.sample.tolist() == [0, 0, 0, 1, 2, 2]
     assert pack.samples == [*first, *second]
+    segments = pack.segments  # 10 11 | 12 | 1 2 | 5; the answer of one token has no inputs
+    assert segments.start.tolist() == [0, 2, 3, 5]
+    assert segments.length.tolist() == [2, 1, 2, 1]
+    assert [(a, n) for a, n in zip(segments.prefix.tolist(), segments.prefix_length.tolist(), strict=True) if n] == [
+        (0, 2),
+        (2, 1),
+    ]
+    assert pack.flash.prompts == 3
+    assert [part.tolist() if torch.is_tensor(part) else part for part in pack.flash.itself] == [[0, 2, 3, 5, 6]] * 2 + [
+        2
+    ] * 2
+    assert [part.tolist() if torch.is_tensor(part) else part for part in pack.flash.prompt] == [
+        [0, 2, 3],
+        [0, 2, 3],
+        2,
+        2,
+    ]
 
 
 def test_every_response_token_is_trained_whatever_it_is():
@@ -182,9 +202,10 @@ def test_attention_is_put_back_after_packing_and_after_an_error():
     assert model.config._attn_implementation == before
 
 
-def test_an_empty_prompt_raises():
-    with pytest.raises(ValueError, match="empty prompt"):
-        pack_samples([[make_sample(prompt=[])]])
+@pytest.mark.parametrize("part", ["prompt", "response"])
+def test_an_empty_prompt_or_response_raises(part):
+    with pytest.raises(ValueError, match=f"empty {part}"):
+        pack_samples([[make_sample(**{part: []})]])
 
 
 def test_prompts_are_shared_by_content():
@@ -205,3 +226,268 @@ def test_micro_batches_keep_groups_whole_and_the_budget(budget):
         assert sum(map(tokens, batch)) <= budget or len(batch) == 1
     if budget == 10_000:
         assert len(batches) == 1
+
+
+# ------------------------------------------------------------------- attention by flash kernels, compilation, float32 sums
+
+
+def plain_kernel(q, k, v, calls, causal, scale):
+    """What a flash kernel computes, segment by segment in float64: output (T, H, D) and log-normalisers (H, T)."""
+    out, norm = torch.zeros_like(q), torch.full((q.shape[1], len(q)), -torch.inf, dtype=q.dtype)
+    for i, _, scores, values in plain_scores(q, k, v, calls, causal, scale):
+        norm[:, i] = scores.logsumexp(-1)
+        out[i] = (scores.softmax(-1) @ values).transpose(0, 1)
+    return out, norm
+
+
+def plain_scores(q, k, v, calls, causal, scale):
+    """(queries, keys, scores (H, n, m), values (H, m, D)) of every segment that has both."""
+    offsets_q, offsets_k, longest_q, longest_k = (x.tolist() if torch.is_tensor(x) else x for x in calls)
+    assert longest_q == max(b - a for a, b in itertools.pairwise(offsets_q))
+    assert longest_k == max(b - a for a, b in itertools.pairwise(offsets_k))
+    assert (offsets_q[-1], offsets_k[-1]) == (len(q), len(k))
+    group = q.shape[1] // k.shape[1]
+    for i, j in zip(itertools.pairwise(offsets_q), itertools.pairwise(offsets_k), strict=True):
+        i, j = slice(*i), slice(*j)
+        keys, values = (x[j].repeat_interleave(group, 1).transpose(0, 1) for x in (k, v))
+        scores = q[i].transpose(0, 1) @ keys.transpose(1, 2) * (scale or q.shape[-1] ** -0.5)
+        if causal:
+            scores = scores.masked_fill(torch.ones_like(scores[0], dtype=torch.bool).triu(1), -torch.inf)
+        if scores.numel():
+            yield i, j, scores, values
+
+
+def plain_kernel_backward(grad, q, k, v, out, norm, calls, causal, scale):
+    """The gradients by the formulas of the flash paper (arXiv 2205.14135, B.2), from the final `out` and `norm`."""
+    gradients = [torch.zeros_like(x) for x in (q, k, v)]
+    scale, group = scale or q.shape[-1] ** -0.5, q.shape[1] // k.shape[1]
+    for i, j, scores, values in plain_scores(q, k, v, calls, causal, scale):
+        p, g = (scores - norm[:, i, None]).exp(), grad[i].transpose(0, 1)
+        delta = p * (g @ values.transpose(1, 2) - (grad[i] * out[i]).sum(-1).t()[:, :, None]) * scale
+        keys = k[j].repeat_interleave(group, 1).transpose(0, 1)
+        gradients[0][i] = (delta @ keys).transpose(0, 1)
+        for total, part in (
+            (gradients[1], delta.transpose(1, 2) @ q[i].transpose(0, 1)),
+            (gradients[2], p.transpose(1, 2) @ g),
+        ):
+            total[j] = part.unflatten(0, (-1, group)).sum(1).transpose(0, 1)
+    return tuple(gradients)
+
+
+FLASH_CASES = {
+    "ragged": ragged_groups(),
+    "one token each": ragged_groups(prompts=(1,), responses=(1,)),
+    "a prompt without response inputs": ragged_groups(prompts=(5,), responses=(1, 1))
+    + ragged_groups(1, prompts=(3, 4)),
+    "nothing shared": ragged_groups(prompts=(4, 9, 1), responses=(6,)),
+    **{
+        f"random {seed}": ragged_groups(seed, *np.random.default_rng(seed).integers(1, 40, (2, 6)).tolist())
+        for seed in range(4)
+    },
+}
+
+
+@pytest.mark.parametrize("case", FLASH_CASES)
+def test_two_sets_of_keys_merge_to_the_attention_over_both(case, monkeypatch):
+    """FlashAttention with kernels in plain Python against the blocks of SDPA: outputs and gradients in float64."""
+    monkeypatch.setattr(packing, "_flash_forward", plain_kernel)
+    monkeypatch.setattr(packing, "_flash_backward", plain_kernel_backward)
+    # the merge computes in float32 as on the GPU, so float64 shows its rounding and nothing else
+    pack = pack_samples(FLASH_CASES[case])
+    generator = torch.Generator().manual_seed(0)
+    q, k, v, grad = (
+        torch.randn(len(pack), heads, 8, generator=generator, dtype=torch.float64, requires_grad=True)
+        for heads in (4, 2, 2, 4)
+    )
+    for scale in (None, 0.7):
+        found = packing.FlashAttention.apply(q, k, v, pack.flash, scale)
+        expected = packing.block_attention(q, k, v, pack.blocks, scale)
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+        for a, b in zip(*(torch.autograd.grad(x, (q, k, v), grad) for x in (found, expected)), strict=True):
+            torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
+
+
+def test_only_sixteen_bits_on_a_gpu_take_the_flash_kernels():
+    for dtype in (torch.float32, torch.bfloat16):
+        assert not packing.has_flash(torch.zeros(1, 1, 8, dtype=dtype))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_recomputed_activations_change_nothing(compiled):
+    """Gradient checkpointing passes `pack` on and enters packed attention again in the backward pass."""
+    model, groups = small_model(), ragged_groups()
+
+    def gradients():
+        with packed(model):
+            return all_gradients(model, token_logprobs(model, pack_samples(groups))[0].sin().sum())
+
+    expected = gradients()
+    if compiled:
+        fused.fuse_layers(model, backend="eager")
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.train()
+    assert_gradients_close(gradients(), expected)
+
+
+def test_compiled_layers_equal_plain_ones_for_packs_of_every_length():
+    """One compiled code for all layers and lengths: a second pack of other lengths compiles nothing new."""
+    model = small_model()
+    packs = [ragged_groups(), ragged_groups(1, prompts=(3, 30)), ragged_groups(2, prompts=(11, 8, 4), responses=(9, 2))]
+    expected = [packed_logprobs(model, pack)[0] for pack in packs]
+    names = list(model.state_dict())
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    fused.fuse_layers(model, backend="eager")
+    assert list(model.state_dict()) == names
+    compiled = []
+    for pack, logprobs in zip(packs, expected, strict=True):
+        torch.testing.assert_close(packed_logprobs(model, pack)[0], logprobs, atol=1e-6, rtol=1e-6)
+        compiled.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    assert compiled[0] > 0
+    assert compiled[0] == compiled[2]
+
+
+def test_without_a_compiler_the_same_code_runs_and_says_so(monkeypatch):
+    def no_compiler(*_, **__):
+        raise RuntimeError("Cannot find a working triton installation\nmore")
+
+    monkeypatch.setattr(torch, "compile", no_compiler)
+    fused.compiler_works.cache_clear()
+    with pytest.warns(UserWarning, match="uncompiled.*triton installation$"):
+        assert not fused.compiler_works()
+    model = small_model()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # once is enough
+        fused.fuse_layers(model)
+    assert not [module for module in model.modules() if "forward" in vars(module)]
+    fused.compiler_works.cache_clear()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_weight_gradient_is_summed_in_float32(dtype):
+    """512 tiles of equal gradients: a bfloat16 sum stops growing at 256 times a term."""
+    check_weight_gradient("cpu", dtype)
+
+
+def check_weight_gradient(device, dtype):
+    tokens, vocabulary, width = 4096, 32, 8
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.rand(tokens, width, generator=generator).to(device, dtype)
+    weight = torch.zeros(vocabulary, width, device=device, dtype=dtype, requires_grad=True)
+    target = torch.zeros(tokens, dtype=torch.long, device=device)
+    TokenLogProb.apply(hidden, weight, target, 1.0, 8)[0].sum().backward()
+    delta = torch.nn.functional.one_hot(target, vocabulary).double() - 1 / vocabulary
+    expected = delta.t() @ hidden.double()
+    error = (weight.grad.double() - expected).abs().max() / expected.abs().max()
+    assert error < 2**-8  # the rounding of the result, not of 512 sums
+    naive = torch.zeros_like(weight)
+    with torch.no_grad():
+        for d, h in zip(delta.to(dtype).split(8), hidden.split(8), strict=True):
+            naive += d.t() @ h
+    if dtype == torch.bfloat16:
+        assert (naive.double() - expected).abs().max() / expected.abs().max() > 10 * error
+
+
+# ------------------------------------------------------------------------------------------------------------ on a GPU
+
+
+@pytest.fixture
+def cuda():
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA GPU")
+    return torch.device("cuda")
+
+
+def gpu_model():
+    """head size 64 and 4 query heads for 2 key heads, bfloat16 on the GPU; the same weights in float32."""
+    config = ARCHITECTURES["qwen3"][0](
+        vocab_size=4096, hidden_size=256, intermediate_size=512, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=64, tie_word_embeddings=True,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = ARCHITECTURES["qwen3"][1](config).to(torch.bfloat16)
+    exact = ARCHITECTURES["qwen3"][1](config)
+    exact.load_state_dict(model.state_dict())
+    return model.cuda(), exact.cuda()
+
+
+def large_groups():
+    return [
+        *ragged_groups(prompts=(1, 300, 513, 1024), responses=(1, 2, 63, 64, 65, 200, 256)),
+        *ragged_groups(5, prompts=(17,), responses=(1, 1)),
+    ]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("fuse", [False, True])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_bfloat16_on_a_gpu_equals_float32(cuda, monkeypatch, fuse, checkpointing):
+    """Flash kernels and blocks of SDPA in bfloat16, both against float32: errors of rounding, and alike."""
+    model, exact = gpu_model()
+    pack = pack_samples(large_groups(), cuda)
+
+    def run(model):
+        with packed(model):
+            logprobs, _ = token_logprobs(model, pack)
+            return logprobs.detach(), all_gradients(
+                model, (logprobs * torch.linspace(-1, 1, len(logprobs), device=cuda)).sum()
+            )
+
+    expected, expected_gradients = run(exact)
+    monkeypatch.setattr(packing, "has_flash", lambda q: False)
+    blocks, block_gradients = run(model)
+    monkeypatch.undo()
+    assert packing.has_flash(torch.zeros(1, 4, 64, device=cuda, dtype=torch.bfloat16))
+    if fuse:
+        fused.fuse_layers(model)
+    if checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.train()
+    flash, flash_gradients = run(model)
+    assert (flash - expected).abs().max() < 0.05
+    assert (flash - expected).abs().mean() < 1.5 * (blocks - expected).abs().mean() + 1e-4
+    for name, gradient in expected_gradients.items():
+        flash_error, block_error = (
+            float((found[name].float() - gradient).norm() / gradient.norm())
+            for found in (flash_gradients, block_gradients)
+        )
+        assert flash_error < max(0.05, 1.5 * block_error), (name, flash_error, block_error)
+
+
+@pytest.mark.gpu
+def test_flash_kernels_and_blocks_agree_on_a_gpu(cuda):
+    """Attention alone in bfloat16: outputs to 1e-2, gradients to 2% of their norm; blocks in float32 are the truth."""
+    pack = pack_samples(large_groups(), cuda)
+    generator = torch.Generator(cuda).manual_seed(0)
+    for heads, kv_heads, size in ((16, 8, 128), (9, 3, 64), (4, 4, 32)):
+        q, k, v, grad = (
+            torch.randn(len(pack), n, size, generator=generator, device=cuda, dtype=torch.bfloat16, requires_grad=True)
+            for n in (heads, kv_heads, kv_heads, heads)
+        )
+        exact = [x.detach().float().requires_grad_() for x in (q, k, v)]
+        found = packing.FlashAttention.apply(q, k, v, pack.flash, None)
+        expected = packing.block_attention(*exact, pack.blocks, None)
+        torch.testing.assert_close(found.float(), expected, atol=2e-2, rtol=2e-2)
+        gradients = torch.autograd.grad(found, (q, k, v), grad)
+        for a, b in zip(gradients, torch.autograd.grad(expected, exact, grad.float()), strict=True):
+            assert float((a.float() - b).norm() / b.norm()) < 0.02
+
+
+@pytest.mark.gpu
+def test_the_weight_gradient_is_summed_in_float32_on_a_gpu(cuda):
+    check_weight_gradient(cuda, torch.bfloat16)
+
+
+@pytest.mark.gpu
+def test_logits_of_all_tokens_never_exist(cuda):
+    """16,384 tokens with a vocabulary of 151,936 are 5 GB of bfloat16 logits; the tiles take a fraction of that."""
+    tokens, vocabulary, width, tile = 16384, 151936, 256, 1024
+    hidden = torch.randn(tokens, width, device=cuda, dtype=torch.bfloat16, requires_grad=True)
+    weight = torch.randn(vocabulary, width, device=cuda, dtype=torch.bfloat16, requires_grad=True)
+    target = torch.randint(0, vocabulary, (tokens,), device=cuda)
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    TokenLogProb.apply(hidden, weight, target, 1.0, tile)[0].sum().backward()
+    used = torch.cuda.max_memory_allocated() - before
+    gradients = 6 * weight.numel() + 4 * hidden.numel()  # of the weight in float32 and bfloat16; of hidden, twice
+    assert used < gradients + 4 * 4 * tile * vocabulary < tokens * vocabulary * 2

@@ -1,0 +1,60 @@
+"""Compiled pieces of the model and the loss: many small memory-bound kernels of a GPU become few (option `fused`).
+
+Nothing here changes a result beyond rounding. On a CPU nothing is compiled; where the compiler does not work on a GPU
+(no Triton, no C compiler) a warning says so, once, and the same code runs uncompiled.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import cache, wraps
+from typing import ParamSpec, TypeVar
+
+import torch
+from transformers import PreTrainedModel
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@cache
+def compiler_works() -> bool:
+    """Whether torch.compile builds a kernel that runs on this GPU; a warning when it does not."""
+    try:
+        torch.compile(lambda x: x.sin() + 1)(torch.zeros(8, device="cuda"))
+    except (RuntimeError, ImportError, OSError) as error:
+        reason = str(error).strip().splitlines()[0]
+        warnings.warn(f"torch.compile does not work here, running uncompiled (slower): {reason}", stacklevel=2)
+        return False
+    return True
+
+
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile a function of tensors at its first call on a GPU. One kernel serves all lengths (dynamic shapes)."""
+
+    @cache  # not at import: loading the compiler takes seconds, and a CPU never needs it
+    def fast() -> Callable[P, R]:
+        return torch.compile(function, dynamic=True)
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if args[0].is_cuda and compiler_works():  # type: ignore[attr-defined]
+            return fast()(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return call
+
+
+def fuse_layers(model: PreTrainedModel, backend: str = "inductor") -> None:
+    """Compile what each decoder layer consists of: norms, feed-forward, projections with their rotations. In place.
+
+    Attention itself keeps its own kernels. Call it before the model is sharded: the hooks of FSDP lie on the layers,
+    outside of what is compiled. Names and weights of the model stay as they are.
+    """
+    if backend == "inductor" and not compiler_works():
+        return
+    # modules of a class share their compiled code: an entry for each shape of weight, with and without gradients
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
+    for module in [*(child for layer in model.model.layers for child in layer.children()), model.model.norm]:
+        module.forward = torch.compile(module.forward, dynamic=True, backend=backend)
