@@ -246,9 +246,9 @@ def summary(run: Run) -> list[tuple[str, str]]:
         ("Steps", f"{len(run.metrics)} of {config['steps']}, {config['envs_per_step']} environments each"),
     ]
     if run.evaluations:
-        first, last = run.evaluations[0], run.evaluations[-1]
-        change = f"{first['success']:.3f} → {last['success']:.3f} (n = {last['n']}, se {last['se']:.3f})"
-        facts.append(("Held-out success", change if len(run.evaluations) > 1 else change.partition("→ ")[2]))
+        last = run.evaluations[-1]
+        values = [f"{row['success']:.3f}" for row in (run.evaluations[0], last)[-len(run.evaluations) :]]
+        facts.append(("Held-out success", f"{' → '.join(values)} (n = {last['n']}, se {last['se']:.3f})"))
     return facts
 
 

@@ -2,12 +2,12 @@
 
 import json
 
-from helpers import Toy
+from helpers import Toy, make_sample
 
 from checkpoint import append_row, cut_log
 from engines import ScriptedEngine
 from grouping import assign_advantages, group_samples, trajectory_key
-from rollout import rollout_chains, rollout_tree
+from rollout import Episode, Rollout, rollout_chains, rollout_tree
 from trees import tree_rows
 
 
@@ -57,6 +57,21 @@ def test_every_stage_has_its_own_prompt_and_its_own_candidates():
     assert values(ann, "tokens") == [2, 2, 2]  # the digit and the stop token
     assert values(bob, "text") == ["4", "3", "3"]
     assert bob["candidates"][0]["info"] == {"format": 1.0, "actions": 2.0}
+
+
+def test_every_number_of_a_candidate_is_recorded_under_its_own_name():
+    sample = make_sample(
+        1.25, response=(52, 50, 0), key=(0, 0, "ann"), team=0.75, local=0.5, advantage=-0.33333, truncated=True,
+        committed=True, info={"format": 1.0},
+    )  # fmt: skip
+    rollout = Rollout([Episode(0, samples=[sample])])
+    (row,) = tree_rows(rollout, 0, ScriptedEngine.decode, 1)
+    assert row["episodes"][0]["stages"][0]["candidates"] == [
+        {
+            "text": "42", "tokens": 3, "team": 0.75, "local": 0.5, "reward": 1.25, "advantage": -0.3333,
+            "truncated": True, "committed": True, "valid": True, "info": {"format": 1.0},
+        }
+    ]  # fmt: skip
 
 
 def test_only_the_first_environments_are_recorded_in_order():
