@@ -149,14 +149,15 @@ def policy_charts(run: Run) -> list[Row]:
 
 def response_charts(run: Run) -> list[Row]:
     clocks = dict.fromkeys(name for row in run.timing for name in row if name.endswith("_s"))
-    seconds = [curve(name[:-2], run.timing, name) for name in clocks]
+    seconds = [line for name in clocks if any((line := curve(name[:-2], run.timing, name))["y"])]
     return [
         chart("Response length", "Tokens, mean over candidates.", of_agents(run, "length")),
         chart(
             "Truncated responses", "Share cut off by --max-response-tokens.", of_agents(run, "truncated"), share=True
         ),
         chart("Turns", "Mean turns an environment took.", [curve("turns", run.metrics, "turns")]),
-        chart("Seconds a step", "Wall clock.", seconds),
+        chart("Seconds a step", "Wall clock; parts that took no time are left out.", seconds),
+        chart("Peak memory", "GB.", [curve("peak", run.timing, "peak_gb")]),
     ]
 
 

@@ -9,9 +9,9 @@
              {"text": ..., "tokens": 5, "team": 0.33, "local": 0.2, "reward": 0.53, "advantage": -0.7,
               "truncated": false, "committed": false, "valid": true, "info": {"format": 1.0}}, ...]}, ...]}]}
 
-A stage is one agent in one turn; its `prompt` numbers the row's `messages`, each written once (the rules repeat in every
-prompt: a file of chains would be three times as large). A tree is one episode with K candidates at every stage; plain
-GRPO (chains) gives K episodes, numbered by `trajectory`, with one candidate at every stage.
+A stage is one agent in one turn; its `prompt` numbers the row's `messages`, each written once (the rules repeat in
+every prompt: a file of chains would be three times as large). A tree is one episode with K candidates at every stage;
+plain GRPO (chains) gives K episodes, numbered by `trajectory`, with one candidate at every stage.
 """
 
 from __future__ import annotations

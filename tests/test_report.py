@@ -51,7 +51,7 @@ def play(run, step, script=digits, sample=rollout_tree, envs=2, **toy):
     counts = assign_advantages(groups)
     trained = {"p/entropy": 0.5, "p/logprob_gap": 1e-7, "p/grad_norm": 0.3, "p/clip_fraction": 0.0}
     append_row(run / "metrics.jsonl", {"step": step, **rollout_metrics(result, groups, counts), **trained})
-    append_row(run / "timing.jsonl", {"step": step, "sampling_s": 1.5, "update_s": 0.5})
+    append_row(run / "timing.jsonl", {"step": step, "sample_s": 1.5, "sync_s": 0.0, "peak_gb": 0.5})
     for row in tree_rows(result, step, engine.decode, 2):
         append_row(run / "trees.jsonl", row)
 
@@ -96,7 +96,9 @@ def test_curves_are_the_numbers_of_the_files(run):
     assert line(charts["Groups a step"], "trained")["y"] == [8, 8]  # 2 environments, 2 turns, 2 agents
     assert line(charts["Groups by turn"], "turn 1")["y"] == [4, 4]
     assert line(charts["Response length"], "bob")["y"] == [2, 2]
-    assert line(charts["Seconds a step"], "sampling")["y"] == [1.5, 1.5]
+    assert [part["name"] for part in charts["Seconds a step"]["series"]] == ["sample"]  # sync took no time
+    assert line(charts["Seconds a step"], "sample")["y"] == [1.5, 1.5]
+    assert line(charts["Peak memory"], "peak")["y"] == [0.5, 0.5]
     assert line(charts["Spread of reward"], "recorded groups")["y"] == pytest.approx([0.20817] * 2, abs=1e-4)
     assert [series["name"] for series in charts["Parts of the local reward"]["series"]] == [
         "ann format", "ann actions", "bob format", "bob actions",
@@ -214,7 +216,7 @@ def test_runs_without_trees_evaluations_and_times_have_a_page(run, capsys):
     titles = [chart["title"] for part in data["sections"] for chart in part["charts"]]
     assert data["trees"] == []
     assert "Reward" in titles
-    assert not {"Seconds a step", "Spread of reward"} & set(titles)
+    assert not {"Seconds a step", "Peak memory", "Spread of reward"} & set(titles)
     assert "Held-out success" not in dict(data["summary"])
 
 
