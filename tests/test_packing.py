@@ -228,7 +228,7 @@ def test_micro_batches_keep_groups_whole_and_the_budget(budget):
         assert len(batches) == 1
 
 
-# ------------------------------------------------------------------- attention by flash kernels, compilation, float32 sums
+# --------------------------------------------------------------- attention by flash kernels, compilation, float32 sums
 
 
 def plain_kernel(q, k, v, calls, causal, scale):
