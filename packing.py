@@ -217,7 +217,8 @@ def _flash(pack: Pack) -> Flash:
     own_offsets, longest = offsets(own), int(own.max())
     return Flash(
         itself=(own_offsets, own_offsets, longest, longest),
-        prompt=(offsets(queries), offsets(keys), int(queries.max()), int(keys.max())),
+        # a longest of 1 would be taken for decoding with exactly one query in every segment
+        prompt=(offsets(queries), offsets(keys), max(2, int(queries.max())), int(keys.max())),
         prompts=int(keys.sum()),
     )
 
@@ -269,6 +270,7 @@ def _flash_forward(
 ) -> tuple[Tensor, Tensor]:
     """The kernel below torch.nn.attention.varlen, whose autograd knows of one set of keys only: output, log-norms."""
     out, norm, *_ = torch.ops.aten._flash_attention_forward(q, k, v, *calls, 0.0, causal, False, scale=scale)
+    assert norm.shape == (q.shape[1], len(q)), f"log-normalisers {tuple(norm.shape)}: another kernel than expected"
     return out, norm
 
 
