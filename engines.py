@@ -221,7 +221,7 @@ class VllmEngine:
                 self.llm = vllm.LLM(model=folder, **options)
             except ValueError as error:
                 raise ValueError(
-                    f"vLLM does not start with context={self.context} and memory={memory} of the GPU: {error}"
+                    f"vLLM does not start with {self.context} tokens of context and --engine-memory {memory}: {error}"
                 ) from error
 
     @torch.no_grad()
@@ -289,6 +289,8 @@ class VllmStream:
         return more or len(self) > 0
 
     def submit(self, requests: list[Request]) -> None:
+        from vllm.inputs import tokens_input
+
         for request in requests:
             if len(request.prompt_ids) >= self.engine.context:
                 self.hopeless.append(request)
@@ -296,9 +298,7 @@ class VllmStream:
             self.engine.submitted += 1
             name = str(self.engine.submitted)
             self.waiting[name] = request
-            self.engine.llm.llm_engine.add_request(
-                name, {"prompt_token_ids": request.prompt_ids}, self._sampling(request)
-            )
+            self.engine.llm.llm_engine.add_request(name, tokens_input(request.prompt_ids), self._sampling(request))
 
     def collect(self) -> list[tuple[Request, list[Completion]]]:
         """Compute one more token for all that run; returns the requests that are complete now, often none."""
@@ -324,6 +324,7 @@ class VllmStream:
             logprobs=0,  # of the sampled token only
             flat_logprobs=True,
             detokenize=False,
+            skip_clone=True,  # nobody else has these parameters
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
 
