@@ -319,8 +319,7 @@ def _blocks(segments: Segments, device: torch.device) -> Blocks:
         query = np.where(q < length, start + q, 0)
         key = np.where(k < prefix_length, prefix + k, start + k - prefix_length)
         key[k >= prefix_length + length] = 0
-        # query i sees the prefix and the first i + 1 keys of its own segment; padded queries look like the last one
-        mask = k <= (prefix_length + np.minimum(q, length - 1))[:, :, None]
+        mask = k <= (prefix_length + q)[:, :, None]  # query i sees the prefix and the first i + 1 keys of its segment
         order[query[q < length]] = offset + np.flatnonzero(q < length)
         offset += query.size
         blocks.append(Block(*(torch.from_numpy(x).to(device) for x in (query.ravel(), key.ravel(), mask[:, None]))))
