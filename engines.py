@@ -252,6 +252,7 @@ class VllmEngine:
     def sleep(self) -> bool:
         """Give the memory of weights and cache back until the next `load`; False unless built with `sleep=True`."""
         if self.can_sleep and not self.asleep:
+            torch.cuda.synchronize()  # vLLM schedules ahead: a last step, of no use to anybody, may still be running
             self.llm.sleep(level=2)
             self.asleep = True
         return self.asleep

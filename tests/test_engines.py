@@ -50,7 +50,8 @@ def build_model(seed=0, architecture="qwen3", tie=True):
 
 
 def random_states():
-    return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    cuda = torch.cuda.get_rng_state().tolist() if torch.cuda.is_available() else None
+    return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist(), cuda
 
 
 class Subject:
