@@ -3,11 +3,13 @@
     config.json              every option of the run
     metrics.jsonl            one JSON object a step; the same seed on the same CPU gives the same file
     timing.jsonl             seconds of each step, apart because they never repeat
-    checkpoints/step-000020/ POLICY/ (a transformers folder), POLICY/optimizer.pt, state.json
+    trees.jsonl              what was sampled in a few environments of each step (trees.py)
+    checkpoints/step-000020/ POLICY/ (a transformers folder), POLICY/optimizer/ (sharded), state.json
     checkpoints/latest       name of the newest complete checkpoint
 
 A checkpoint is written under a temporary name and renamed when it is complete, so a kill leaves either all of it or
-nothing.
+nothing. The optimizer is written by all ranks of its policy, each its part (torch.distributed.checkpoint), and can be
+read by any other number of ranks; with several machines the run folder must be on a file system they share.
 """
 
 from __future__ import annotations
@@ -15,12 +17,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
+from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
+from distributed.world import World
 from policy import Policy
 
 
@@ -34,24 +39,49 @@ def write_text(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
-def save_checkpoint(run: Path, step: int, policies: Mapping[str, Policy], state: dict[str, Any], keep: int) -> Path:
-    """Save after `step` finished steps; keeps the newest `keep` checkpoints. `state` is any JSON."""
+def save_checkpoint(
+    run: Path, step: int, policies: Mapping[str, Policy], state: dict[str, Any], keep: int, world: World | None = None
+) -> Path:
+    """Save after `step` finished steps; keeps the newest `keep` checkpoints. `state` is any JSON.
+
+    All ranks call it; `policies` are those of this rank.
+    """
+    world = world or World()
     folder = run / "checkpoints"
     final, temporary = folder / f"step-{step:06d}", folder / f".writing-{step:06d}"
-    shutil.rmtree(temporary, ignore_errors=True)
+    if world.main:
+        shutil.rmtree(temporary, ignore_errors=True)
+    world.barrier()
     for name, policy in policies.items():
         policy.save(temporary / name)
-        torch.save(policy.optimizer.state_dict(), temporary / name / "optimizer.pt")
-    write_text(temporary / "state.json", json.dumps({"step": step, **state}))
-    for path in temporary.rglob("*.*"):  # on disk before the rename makes it visible
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())
-    shutil.rmtree(final, ignore_errors=True)  # a resumed run may write the same step again
-    os.replace(temporary, final)
-    write_text(folder / "latest", final.name)
-    for old in sorted(folder.glob("step-*"))[:-keep]:
-        shutil.rmtree(old)
+        _optimizer_io(dcp.save, policy, temporary / name / "optimizer")
+    world.barrier()
+    if world.main:
+        write_text(temporary / "state.json", json.dumps({"step": step, **state}))
+        for path in temporary.rglob("*.*"):  # on disk before the rename makes it visible
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
+        shutil.rmtree(final, ignore_errors=True)  # a resumed run may write the same step again
+        os.replace(temporary, final)
+        write_text(folder / "latest", final.name)
+        for old in sorted(folder.glob("step-*"))[:-keep]:
+            shutil.rmtree(old)
+    world.barrier()
     return final
+
+
+def _optimizer_io(io: Callable[..., Any], policy: Policy, folder: Path) -> dict[str, Any]:
+    """Save (`dcp.save`) or load (`dcp.load`) the optimizer's state under the names of the weights."""
+    state = {"optimizer": get_optimizer_state_dict(policy.root, policy.optimizer)}
+    options: dict[str, Any] = {"checkpoint_id": str(folder)}
+    if policy.mesh is not None:
+        options["process_group"] = policy.mesh.get_group()
+    else:
+        options["no_dist"] = True
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns that it is not distributed
+        io(state, **options)
+    return state["optimizer"]
 
 
 def latest_checkpoint(run: Path) -> Path:
@@ -68,8 +98,8 @@ def latest_checkpoint(run: Path) -> Path:
 def load_optimizers(checkpoint: Path, policies: Mapping[str, Policy]) -> dict[str, Any]:
     """Restore the optimizers of policies that were loaded from this checkpoint; returns its state."""
     for name, policy in policies.items():
-        saved = torch.load(checkpoint / name / "optimizer.pt", map_location=policy.device, weights_only=True)
-        policy.optimizer.load_state_dict(saved)
+        state = _optimizer_io(dcp.load, policy, checkpoint / name / "optimizer")
+        set_optimizer_state_dict(policy.root, policy.optimizer, state)
     return json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
 
 

@@ -26,7 +26,7 @@ from transformers import AutoModelForCausalLM, DynamicCache
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from policy import Policy
-from rollout import Completion, Generate, Request
+from rollout import Completion, Request
 
 Weights = Iterable[tuple[str, Tensor]]  # by the names that the transformers model gives them, tied ones once
 
@@ -398,33 +398,3 @@ class ScriptedEngine:
     @staticmethod
     def decode(agent: str, ids: list[int]) -> str:
         return "".join(map(chr, ids)).rstrip("\0")
-
-
-class Team:
-    """The agents of an environment, the policies that speak for them and the engines that sample from those.
-
-    `policy_of` maps each agent to a policy's name. With a shared policy it is the same object under every agent's name.
-    """
-
-    def __init__(self, policies: dict[str, Policy], policy_of: dict[str, str], engines: dict[str, TransformersEngine]):
-        self.policies, self.policy_of, self.engines = policies, policy_of, engines
-
-    def encode(self, agent: str, messages: list[dict[str, str]]) -> list[int]:
-        return self.policies[self.policy_of[agent]].encode(messages)
-
-    def decode(self, agent: str, ids: list[int]) -> str:
-        return self.policies[self.policy_of[agent]].decode(ids)
-
-    def sampler(self, temperature: float) -> Generate:
-        """One `generate` for all agents: each request goes to the engine of its agent's policy. 0 is greedy."""
-
-        def generate(requests: list[Request], n: int) -> list[list[Completion]]:
-            replies: list[list[Completion]] = [[] for _ in requests]
-            for name, engine in self.engines.items():
-                mine = [i for i, request in enumerate(requests) if self.policy_of[request.agent] == name]
-                if mine:
-                    for i, answers in zip(mine, engine([requests[i] for i in mine], n, temperature), strict=True):
-                        replies[i] = answers
-            return replies
-
-        return generate

@@ -11,37 +11,38 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import train
 from checkpoint import latest_checkpoint
-from engines import Team
-from policy import Policy, load_policy
+from distributed.world import start
+from policy import load_model
 from rollout import Evaluation
+from team import Team
 
 
 def load_team(source: str, eval_data: str, options: Sequence[str]) -> tuple[train.Config, Team]:
     """The team of a run folder (its own options; `options` must be empty) or one model that plays every agent."""
     run = Path(source)
-    load: Callable[[str], Policy]
+    load: train.Load
     if (run / "config.json").is_file() and (run / "checkpoints").is_dir():
         if options:
             raise ValueError(f"{source} is a run and keeps the options it was trained with; remove {' '.join(options)}")
         saved = json.loads((run / "config.json").read_text(encoding="utf-8"))
         del saved["update"]  # options of the update alone
         checkpoint = latest_checkpoint(run)
-        config = replace(train.Config(**saved), device=train.default_device())
+        config = replace(train.Config(**saved), device=train.default_device(), placement=[])
         config.eval_data = eval_data or config.eval_data
 
-        def load(name: str) -> Policy:
-            return load_policy(name, str(checkpoint / name), config.lr, config.device)
+        def load(name: str) -> tuple:
+            return load_model(str(checkpoint / name))
 
     else:
         config, _ = train.parse(["--model", source, "--eval-data", eval_data, *options])
-        load = train.first_policy(config)
-    return config, train.make_team(config, train.held_out_env(config).agents, load)
+        load = train.first_model(config)
+    return config, train.make_team(config, train.held_out_env(config).agents, start(config.device), load)
 
 
 def report(result: Evaluation) -> str:
@@ -68,7 +69,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         config = replace(config, eval_envs=arguments.envs)
         pool = train.scoring_pool(config, train.held_out_env(config))
         print(f"{config.task} ({config.workflow}): {train.describe(team)}")
-        print(report(train.held_out(config, team, pool, arguments.samples, arguments.temperature)))
+        result = train.held_out(config, team, pool, arguments.samples, arguments.temperature)
+        train.say(team.world, report(result))
+        team.world.close()
     except (ValueError, OSError, ImportError) as error:
         sys.exit(f"evaluate.py: error: {error}")
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable
+import resource
+import time
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from statistics import fmean
 from typing import Any
+
+import torch
 
 from grouping import Sample
 from rollout import Rollout
@@ -88,3 +93,39 @@ def transcript(result: Rollout, step: int, limit: int = 4) -> str:
         lines += [f"[{action.agent} answers; team {reward.team:.2f}, local {reward.local:.2f}]", action.text.strip()]
     lines.append(f"--- {len(episode.steps)} actions, {'solved' if episode.solved else 'not solved'} ---")
     return "\n".join(lines)
+
+
+class Clock:
+    """Where the seconds of a step went. `seconds` counts on by itself ("generate" and "sync", by the team)."""
+
+    def __init__(self, seconds: defaultdict[str, float]):
+        self.seconds = seconds
+        self.seconds.clear()
+        self.started = time.perf_counter()
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+
+    @contextmanager
+    def __call__(self, part: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self.seconds[part] += time.perf_counter() - started
+
+    def report(self) -> dict[str, float]:
+        """Seconds of the step and of its parts, and the peak of memory in GB (on a GPU torch's own, without vLLM's).
+
+        `sample_s` = `generate_s` + `environment_s` (scoring, texts, tokens) and loading weights while sampling;
+        `other_s` is in no part.
+        """
+        step, part = time.perf_counter() - self.started, self.seconds
+        peak: float = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
+        if torch.cuda.is_available():
+            peak = torch.cuda.max_memory_allocated()
+        parts = {f"{name}_s": part[name] for name in ("sample", "generate", "exchange", "update", "sync")}
+        return {
+            "step_s": step,
+            **parts,
+            "environment_s": max(0.0, part["sample"] - part["generate"]),
+            "other_s": step - part["sample"] - part["exchange"] - part["update"] - part["sync"],
+            "peak_gb": peak / 1e9,
+        }

@@ -2,31 +2,68 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
 import torch
-from torch import nn
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from distributed.shard import full_weights, shard
 from envs import Message
 from grouping import GroupKey, Sample
-from packing import pack_samples, packed, token_logprobs
+from packing import Pack, pack_samples, packed, token_logprobs
+
+
+class LogProbs(nn.Module):
+    """The one door into a model that is trained: a sharded model must be entered through its root."""
+
+    def __init__(self, model: PreTrainedModel):
+        super().__init__()
+        self.model = model
+
+    def forward(self, pack: Pack, temperature: float) -> tuple[Tensor, Tensor]:
+        return token_logprobs(self.model, pack, temperature)
 
 
 @dataclass
 class Policy:
-    """The weights are float32 masters: an update of lr 1e-6 must not be lost to rounding."""
+    """The weights are float32 masters: an update of lr 1e-6 must not be lost to rounding.
+
+    With a `mesh` they are sharded over its ranks (`distributed/shard.py`); without one this process has them alone.
+    """
 
     name: str
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     optimizer: torch.optim.Optimizer
+    mesh: DeviceMesh | None = None
+    root: LogProbs = field(default=None, repr=False)  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        self.root = self.root or LogProbs(self.model)
 
     @property
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """(rank, size) among the ranks that train this policy."""
+        return (0, 1) if self.mesh is None else (self.mesh.get_local_rank(), self.mesh.size())
+
+    def logprobs(self, pack: Pack, temperature: float) -> tuple[Tensor, Tensor]:
+        """Log-prob and entropy of every response token of a pack: (N,), (N,). Inside `packed(model)`."""
+        return self.root(pack, temperature)
+
+    def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+        """(name, whole weight), tied weights once. All ranks of the policy have to iterate."""
+        return full_weights(self.root, self.model, dtype)
 
     @property
     def stop_ids(self) -> set[int]:
@@ -41,19 +78,41 @@ class Policy:
 
     def encode(self, messages: list[Message]) -> list[int]:
         """Chat messages -> prompt ids, ready for the response. Thinking mode is off, as in the paper."""
-        ids = self.tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, return_dict=False, enable_thinking=False
-        )
-        return cast(list[int], ids)
+        return encode(self.tokenizer, messages)
 
     def decode(self, ids: list[int]) -> str:
         """Response ids -> text, without special tokens."""
-        return cast(str, self.tokenizer.decode(ids, skip_special_tokens=True))
+        return decode(self.tokenizer, ids)
 
     def save(self, folder: Path) -> None:
-        """Write what `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` read."""
-        self.model.save_pretrained(folder)
-        self.tokenizer.save_pretrained(folder)
+        """Write what `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` read.
+
+        All ranks of the policy have to call it; the first one writes.
+        """
+        first = self.place[0] == 0
+        whole = {}
+        for name, weight in self.weights():
+            if first:
+                whole[name] = weight.cpu()
+        if first:
+            config = copy.deepcopy(self.model.config)
+            config.architectures, config.dtype = [type(self.model).__name__.removeprefix("FSDP")], torch.float32
+            config.save_pretrained(folder)
+            self.model.generation_config.save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
+            # not model.save_pretrained: it writes on rank 0 of the whole job only, which may train another policy
+            save_file(whole, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> list[int]:
+    """Chat messages -> prompt ids, ready for the response. Thinking mode is off, as in the paper."""
+    ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False, enable_thinking=False)
+    return cast(list[int], ids)
+
+
+def decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
+    """Response ids -> text, without special tokens."""
+    return cast(str, tokenizer.decode(ids, skip_special_tokens=True))
 
 
 def make_optimizer(model: nn.Module, lr: float) -> torch.optim.Optimizer:
@@ -62,13 +121,31 @@ def make_optimizer(model: nn.Module, lr: float) -> torch.optim.Optimizer:
     eps is 1e-5: the gradients of unused vocabulary are tiny and pure noise, and a smaller eps would blow them up to
     full steps, which takes a warm-started policy apart within ten steps.
     """
-    return torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.99), eps=1e-5, weight_decay=0.0)
+    fused = next(model.parameters()).is_cuda
+    return torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.99), eps=1e-5, weight_decay=0.0, fused=fused)
 
 
-def load_policy(name: str, source: str, lr: float, device: str = "cpu") -> Policy:
-    """A policy from a hub id or a folder. Raises ValueError when the model cannot be trained by `update.py`.
+def make_policy(
+    name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, lr: float, device: str = "cpu",
+    mesh: DeviceMesh | None = None, checkpointing: bool = False,
+) -> Policy:  # fmt: skip
+    """A policy from a model on the CPU: moved to `device`, or sharded over the ranks of `mesh`."""
+    if checkpointing:  # activations of a layer are computed again in the backward pass instead of kept
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.train()
+    root = LogProbs(model)
+    if mesh is None:
+        model.to(device)  # type: ignore[arg-type]
+    else:
+        shard(root, list(model.model.layers), mesh)
+    return Policy(name, model, tokenizer, make_optimizer(model, lr), mesh, root)
 
-    The model must have full attention in every layer and a plain output head, the tokenizer a chat template.
+
+def load_model(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A model (float32, on the CPU) and its tokenizer from a hub id or a folder.
+
+    The model must have full attention in every layer and a plain output head, the tokenizer a chat template:
+    ValueError when the model cannot be trained by `update.py`.
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)
@@ -81,8 +158,7 @@ def load_policy(name: str, source: str, lr: float, device: str = "cpu") -> Polic
     if kinds != {"full_attention"}:
         raise ValueError(f"--model {source}: layers of kind {sorted(kinds)}; only plain full attention is supported")
     check_logprobs(source, model)
-    model.to(device)  # type: ignore[arg-type]
-    return Policy(name, model, tokenizer, make_optimizer(model, lr))
+    return model, tokenizer
 
 
 @torch.no_grad()

@@ -1,8 +1,8 @@
 """Sampling: Algorithm 1, lines 3 to 12, one environment at a time. No torch, no engine.
 
 `_play` is the algorithm: a Python generator that plays one environment, yields the requests it needs answered and is
-sent the completions. `_drive` plays many of them at once by answering everybody's pending requests in one `generate`
-call.
+sent the completions. `_drive` plays many of them at once and keeps the engine busy: an environment goes on as soon as
+its own answers are there.
 
     tree:   agent 1        agent 2        agent 1 ...      K candidates from one prompt, each scored on its own copy;
             o--+--o        o--+--o        o--+--o          the best one is committed: the next agent sees its result,
@@ -15,11 +15,11 @@ call.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass, field
 from math import isfinite, sqrt
 from statistics import fmean, pstdev
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -46,9 +46,55 @@ class Completion:
 
 
 class Generate(Protocol):
-    """An engine: n completions for each request, in order. A request whose prompt leaves no room to answer gets []."""
+    """An engine: n completions for each request, in order. A request whose prompt leaves no room to answer gets [].
+
+    An engine that takes new requests while others run also has `stream(n) -> Stream`.
+    """
 
     def __call__(self, requests: list[Request], n: int) -> list[list[Completion]]: ...
+
+
+class Stream(Protocol):
+    """Requests in flight. `collect` makes progress and returns what is complete, in any order."""
+
+    in_rounds: bool  # True: `collect` answers all that was submitted, so everybody should have submitted before
+    cohorts: int  # environments start in so many groups, each one `collect` later than the one before
+
+    def submit(self, requests: list[Request]) -> None: ...
+
+    def collect(self) -> list[tuple[Request, list[Completion]]]: ...
+
+    def __len__(self) -> int: ...
+
+    def busy(self, more: bool) -> bool:
+        """Whether to go on: requests are in flight here, or `more` is about to come, or another process needs us."""
+        ...
+
+
+class Rounds:
+    """A plain `generate` as a stream: one call for whatever anybody waits for."""
+
+    in_rounds, cohorts = True, 1
+
+    def __init__(self, generate: Generate, n: int):
+        self.generate, self.n = generate, n
+        self.waiting: list[Request] = []
+
+    def submit(self, requests: list[Request]) -> None:
+        self.waiting += requests
+
+    def collect(self) -> list[tuple[Request, list[Completion]]]:
+        requests, self.waiting = self.waiting, []
+        replies = self.generate(requests, self.n) if requests else []
+        if len(replies) != len(requests):
+            raise ValueError(f"the engine returned {len(replies)} lists for {len(requests)} requests")
+        return list(zip(requests, replies, strict=True))
+
+    def __len__(self) -> int:
+        return len(self.waiting)
+
+    def busy(self, more: bool) -> bool:
+        return more or bool(self.waiting)
 
 
 Encode = Callable[[str, list[Message]], list[int]]  # (agent, messages) -> prompt ids
@@ -185,17 +231,22 @@ def evaluate(
     max_turns: int,
     samples: int = 1,
     seed: Sequence[int] = (0,),
+    env_ids: Sequence[int] | None = None,
     pool: Executor | None = None,
+    share: Callable[[Rollout], Rollout] = lambda result: result,
 ) -> Evaluation:
     """`samples` chains for every environment, no tree: what the team does by itself. Greedy if the engine is.
+
+    `share` turns this process's result into that of all processes.
 
     The standard error is over environments: the spread of their pass rates / sqrt(n). A chain that could not be
     scored is left out. Raises RuntimeError when none could be.
     """
     result = rollout_chains(
-        envs, generate, encode=encode, decode=decode, num_candidates=samples, max_turns=max_turns, seed=seed, pool=pool
-    )
-    episodes = [episode for episode in result.episodes if episode.ended != "infra"]
+        envs, generate, encode=encode, decode=decode, num_candidates=samples, max_turns=max_turns, seed=seed,
+        env_ids=env_ids, pool=pool,
+    )  # fmt: skip
+    episodes = [episode for episode in share(result).episodes if episode.ended != "infra"]
     if not episodes:
         raise RuntimeError("evaluation: not a single environment could be scored")
     passed: dict[int, list[bool]] = {}
@@ -301,36 +352,54 @@ def _sample(
 
 
 def _drive(players: Sequence[Player], generate: Generate, n: int, pool: Executor | None) -> list[Episode]:
-    """Play all environments to their end: in every round one `generate` call serves whatever anybody waits for."""
-    advance = map if pool is None else pool.map
-    episodes: list[Episode | None] = [None] * len(players)
-    waiting: list[tuple[int, list[Request]]] = []
+    """Play all environments to their end. Whatever order answers come in, the result is the same.
 
-    def resume(item: tuple[int, list[list[Completion]] | None]) -> tuple[int, list[Request]] | None:
-        index, replies = item
+    Scoring happens inside the players: with a pool in its threads, beside the engine's work.
+    """
+    stream: Stream = generate.stream(n) if hasattr(generate, "stream") else Rounds(generate, n)
+    episodes: list[Episode | None] = [None] * len(players)
+    places: dict[int, tuple[int, int]] = {}  # id of a request in flight -> (player, position in its stage)
+    stages: list[list[list[Completion] | None]] = [[] for _ in players]  # the answers of a stage, None where missing
+
+    def resume(index: int) -> tuple[int, list[Request]]:
         try:
-            return index, next(players[index]) if replies is None else players[index].send(replies)
+            return index, players[index].send(cast(Any, stages[index] or None))  # None starts a player
         except StopIteration as end:
             episodes[index] = end.value
-            return None
+            return index, []
 
-    waiting = [pending for pending in advance(resume, [(i, None) for i in range(len(players))]) if pending]
-    while waiting:
-        requests = [request for _, wanted in waiting for request in wanted]
-        replies = generate(requests, n)
-        if len(replies) != len(requests):
-            raise ValueError(f"the engine returned {len(replies)} lists for {len(requests)} requests")
-        for request, candidates in zip(requests, replies, strict=True):
+    starts = [range(cohort, len(players), stream.cohorts) for cohort in range(stream.cohorts)]
+    running: list[Future] = []
+    while stream.busy(bool(starts or running)):
+        if starts:
+            running += [_submit(pool, resume, index) for index in starts.pop(0)]
+        if running:
+            everyone = ALL_COMPLETED if stream.in_rounds else FIRST_COMPLETED
+            done, _ = wait(running, None if stream.in_rounds or not places else 0, everyone)
+            ready, running = [f for f in running if f in done], [f for f in running if f not in done]
+            for index, requests in (future.result() for future in ready):
+                stages[index] = [None] * len(requests)
+                places |= {id(request): (index, place) for place, request in enumerate(requests)}
+                stream.submit(requests)
+        for request, candidates in stream.collect():
             if len(candidates) not in (0, n):
                 raise ValueError(
                     f"the engine returned {len(candidates)} completions for agent {request.agent}, expected {n}"
                 )
-        answered, at = [], 0
-        for index, wanted in waiting:
-            answered.append((index, replies[at : at + len(wanted)]))
-            at += len(wanted)
-        waiting = [pending for pending in advance(resume, answered) if pending]
+            index, place = places.pop(id(request))
+            stages[index][place] = candidates
+            if None not in stages[index]:
+                running.append(_submit(pool, resume, index))
     return [episode for episode in episodes if episode is not None]
+
+
+def _submit(pool: Executor | None, work: Callable[[int], Any], index: int) -> Future:
+    """Run it in the pool, or here and now."""
+    if pool is not None:
+        return pool.submit(work, index)
+    future: Future = Future()
+    future.set_result(work(index))
+    return future
 
 
 def _env_ids(envs: Sequence[Env], env_ids: Sequence[int] | None) -> Sequence[int]:

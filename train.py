@@ -10,10 +10,12 @@ What differs from GRPO on a single prompt:
     python train.py                                                      AT-GRPO, two agents, minutes on a laptop
     python train.py --sampling chains --grouping trajectory              the GRPO baseline of the same team
     python train.py --workflow single --sampling chains --grouping trajectory       a single agent with GRPO
+    torchrun --nproc-per-node 4 train.py --model NAME --engine vllm --policies per_role     every policy on its own GPUs
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import sys
@@ -26,19 +28,24 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
+from torch.distributed.elastic.multiprocessing.errors import record
 from tqdm import tqdm
-from transformers import HfArgumentParser
+from transformers import HfArgumentParser, PreTrainedModel, PreTrainedTokenizerBase
 
 import sandbox
 import tiny
 from checkpoint import append_row, cut_log, latest_checkpoint, load_optimizers, save_checkpoint, write_text
 from data import check_disjoint
-from engines import Team, TransformersEngine
+from distributed import exchange
+from distributed.world import World, place, start
+from engines import TransformersEngine, VllmEngine
 from envs import TASKS, Board, Env, make_env
 from grouping import agent_turn_key, assign_advantages, group_samples, trajectory_key
-from metrics import alarms, rollout_metrics, step_line, transcript
-from policy import Policy, load_policy, make_optimizer
-from rollout import Evaluation, evaluate, rollout_chains, rollout_tree
+from metrics import Clock, alarms, rollout_metrics, step_line, transcript
+from policy import Policy, load_model, make_policy
+from rollout import Evaluation, Rollout, evaluate, rollout_chains, rollout_tree
+from team import Team
+from trees import tree_rows
 from update import UpdateConfig, update
 
 HELD_OUT_SEEDS = 2**41  # training seeds lie below 2**40
@@ -63,7 +70,11 @@ class Config:
     eval_data: str = opt("", "held-out problems of math and code", "FILE")
     model: str = opt("tiny", "tiny (from scratch), a hub id or a folder", "NAME")
     policies: list[str] = opt(["shared"], "shared, per_role, or agent=policy ... for every agent", "MAP")
-    engine: Literal["transformers"] = opt("transformers", "what samples")
+    placement: list[str] = opt([], "torchrun: ranks of each policy, policy=first-last ... (default: even)", "MAP")
+    engine: Literal["transformers", "vllm"] = opt("transformers", "what samples; vllm is the fast one on GPUs")
+    engine_memory: float = opt(0.3, "vllm: share of the GPU's memory for its weights and cache", "X")
+    engine_sleep: bool = opt(False, "vllm: give that memory back during updates", "")
+    gradient_checkpointing: bool = opt(False, "compute activations twice instead of keeping them: less memory", "")
     sampling: Literal["tree", "chains"] = opt("tree", "tree is AT-GRPO, chains is GRPO")
     grouping: Literal["agent_turn", "trajectory"] = opt("agent_turn", "agent_turn for a tree, trajectory for chains")
     num_candidates: int = opt(8, "K, candidates of a prompt (chains: trajectories of an environment)")
@@ -81,6 +92,7 @@ class Config:
     report_every: int = opt(25, "steps between held-out evaluations and printed examples, 0 for none")
     save_every: int = opt(50, "steps between checkpoints")
     keep: int = opt(2, "checkpoints that stay")
+    trees: int = opt(2, "environments a step that are recorded for report.py")
     output_dir: str = opt("", "run folder (default: runs/TASK-DATE-TIME)", "DIR")
     resume: bool = opt(False, "go on with the run in --output-dir", "")
     device: str = opt("", "cpu or cuda (default: cuda if there is one)", "NAME")
@@ -93,48 +105,58 @@ class Config:
 # --------------------------------------------------------------------------------------------------------------- loop
 
 
-def train(config: Config, objective: UpdateConfig) -> None:
-    """The whole of AT-GRPO. Raises ValueError on options that do not fit together."""
+def train(config: Config, objective: UpdateConfig, world: World) -> None:
+    """The whole of AT-GRPO, on any number of ranks. Raises ValueError on options that do not fit together."""
     run = Path(config.output_dir)
-    team, start, before, pool = set_up(config, objective, run)
+    team, start, before, pool = set_up(config, objective, run, world)
     sample = {"tree": rollout_tree, "chains": rollout_chains}[config.sampling]
     key = {"agent_turn": agent_turn_key, "trajectory": trajectory_key}[config.grouping]
-    for step in tqdm(range(start, config.steps), initial=start, total=config.steps, desc="train", unit="step"):
-        clock = time.perf_counter()
+    bar = tqdm(range(start, config.steps), "train", initial=start, total=config.steps, disable=not world.main)
+    for step in bar:
+        clock = Clock(team.seconds)
         for policy in team.policies.values():
             policy.set_lr(learning_rate(config, step))
 
+        ids = world.mine(range(config.envs_per_step))
         first = config.seed * 2**24 + step * config.envs_per_step
-        envs = [training_env(config).reset(seed=first + i) for i in range(config.envs_per_step)]
-        result = sample(
-            envs,
-            team.sampler(objective.temperature),
-            encode=team.encode,
-            decode=team.decode,
-            num_candidates=config.num_candidates,
-            max_turns=config.max_turns,
-            alpha=config.alpha,
-            seed=(config.seed, step),
-            pool=pool,
-        )
-        sampled = time.perf_counter()
+        envs = [training_env(config).reset(seed=first + i) for i in ids]
+        with clock("sample"):
+            result = sample(
+                envs,
+                team.sampler(objective.temperature),
+                encode=team.encode,
+                decode=team.decode,
+                num_candidates=config.num_candidates,
+                max_turns=config.max_turns,
+                alpha=config.alpha,
+                seed=(config.seed, step),
+                env_ids=ids,
+                pool=pool,
+            )
+            team.rest()
+        counts = assign_advantages(group_samples(result.samples, key), config.normalize)
+        with clock("exchange"):
+            result, counts = exchange.share(world, result), exchange.add_up(world, counts)
         groups = group_samples(result.samples, key)
-        counts = assign_advantages(groups, config.normalize)
         row = {"step": step, "lr": learning_rate(config, step), **rollout_metrics(result, groups, counts)}
-        for name, policy in team.policies.items():
-            batch = [sample for sample in result.samples if team.policy_of[sample.key.agent] == name]
-            trained = update(policy, batch, objective, seed=(config.seed, step))
-            row |= {f"{name}/{metric}": value for metric, value in trained.items()}
+        trained: dict[str, float] = {}
+        with clock("update"):
+            for name, policy in team.policies.items():
+                batch = [sample for sample in result.samples if team.policy_of[sample.key.agent] == name]
+                metrics = update(policy, batch, objective, seed=(config.seed, step))
+                trained |= {f"{name}/{metric}": value for metric, value in metrics.items()}
+            row |= world.merge(trained)
+        team.sync()
 
-        log_step(config, run, team, row, result, sampled - clock, time.perf_counter() - sampled)
+        log_step(config, run, team, row, result, clock)
         if due(config.report_every, step + 1) and step + 1 < config.steps:
-            log_evaluation(run, step + 1, held_out(config, team, pool))
+            log_evaluation(run, world, step + 1, held_out(config, team, pool))
         if due(config.save_every, step + 1) or step + 1 == config.steps:
-            save_checkpoint(run, step + 1, team.policies, {"before": before}, config.keep)
+            save_checkpoint(run, step + 1, team.policies, {"before": before}, config.keep, world)
 
     after = held_out(config, team, pool)
-    log_evaluation(run, config.steps, after)
-    print(f"held-out success {before:.2f} -> {after.success:.2f} (n={after.n}, se {after.se:.2f})")
+    log_evaluation(run, world, config.steps, after)
+    say(world, f"held-out success {before:.2f} -> {after.success:.2f} (n={after.n}, se {after.se:.2f})")
 
 
 def due(every: int, step: int) -> bool:
@@ -150,7 +172,9 @@ def learning_rate(config: Config, step: int) -> float:
 # ------------------------------------------------------------------------------------------------------------- set-up
 
 
-def set_up(config: Config, objective: UpdateConfig, run: Path) -> tuple[Team, int, float, Executor | None]:
+def set_up(
+    config: Config, objective: UpdateConfig, run: Path, world: World
+) -> tuple[Team, int, float, Executor | None]:
     """The team, the first step, held-out success before training, and threads that score (None for board games)."""
     probe = training_env(config)
     if hasattr(probe, "problems"):
@@ -159,36 +183,63 @@ def set_up(config: Config, objective: UpdateConfig, run: Path) -> tuple[Team, in
     pool = scoring_pool(config, probe)
     if config.resume:
         checkpoint = latest_checkpoint(run)
-        team = make_team(
-            config, probe.agents, lambda name: load_policy(name, str(checkpoint / name), config.lr, config.device)
-        )
+        team = make_team(config, probe.agents, world, lambda name: load_model(str(checkpoint / name)))
         state = load_optimizers(checkpoint, team.policies)
         done = state["step"]
-        for log in ("metrics.jsonl", "timing.jsonl"):
-            cut_log(run / log, done)
-        cut_log(run / "evaluations.jsonl", min(done + 1, config.steps))  # only the last one is made again
-        print(f"resuming {run} after step {done}")
+        if world.main:
+            for log in ("metrics.jsonl", "timing.jsonl", "trees.jsonl"):
+                cut_log(run / log, done)
+            cut_log(run / "evaluations.jsonl", min(done + 1, config.steps))  # only the last one is made again
+        say(world, f"resuming {run} after step {done}")
         return team, done, state["before"], pool
-    team = make_team(config, probe.agents, first_policy(config))
-    print(f"{config.task} ({config.workflow}): {describe(team)}; run folder {run}")
-    print("the first prompt, as the model sees it:")
+    team = make_team(config, probe.agents, world, first_model(config))
+    say(world, f"{config.task} ({config.workflow}): {describe(team)}; run folder {run}")
     agent, env = probe.agents[0], training_env(config).reset(seed=config.seed * 2**24)
-    policy = team.policies[team.policy_of[agent]]
-    print(policy.tokenizer.decode(team.encode(agent, env.observe(agent))))
+    prompt = team.tokenizers[team.policy_of[agent]].decode(team.encode(agent, env.observe(agent)))
+    say(world, f"the first prompt, as the model sees it:\n{prompt}")
     before = held_out(config, team, pool)
-    save_checkpoint(run, 0, team.policies, {"before": before.success}, config.keep)
-    log_evaluation(run, 0, before)
-    # last: before this file exists there is no run to resume, and the folder can simply be used again
-    write_text(run / "config.json", json.dumps(all_options(config, objective), indent=1))
+    save_checkpoint(run, 0, team.policies, {"before": before.success}, config.keep, world)
+    log_evaluation(run, world, 0, before)
+    if world.main:  # last: before this file exists there is no run to resume, and the folder can simply be used again
+        write_text(run / "config.json", json.dumps(all_options(config, objective), indent=1))
     return team, 0, before.success, pool
 
 
-def make_team(config: Config, agents: Sequence[str], load: Callable[[str], Policy]) -> Team:
-    """One policy for every name in the map; each has its own weights and optimizer."""
+Load = Callable[[str], tuple[PreTrainedModel, PreTrainedTokenizerBase]]  # name of a policy -> its model on the CPU
+
+
+def make_team(config: Config, agents: Sequence[str], world: World, load: Load) -> Team:
+    """The policies of this rank, each with its own weights and optimizer, and the engines that sample from them."""
     policy_of = parse_policies(config.policies, agents)
-    policies = {name: load(name) for name in dict.fromkeys(policy_of.values())}
-    engines = {name: TransformersEngine(policy, config.max_response_tokens) for name, policy in policies.items()}
-    return Team(policies, policy_of, engines)
+    names = list(dict.fromkeys(policy_of.values()))
+    homes = place(names, world.size, config.placement)
+    policies: dict[str, Policy] = {}
+    tokenizers = {}
+    meshes = world.meshes(homes)
+    for name in names:
+        model, tokenizers[name] = load(name)
+        if name in meshes:
+            policies[name] = make_policy(
+                name, model, tokenizers[name], config.lr, world.device, meshes[name], config.gradient_checkpointing
+            )
+    return Team(policies, policy_of, make_engines(config, policies), tokenizers, world, homes)
+
+
+def make_engines(config: Config, policies: dict[str, Policy]) -> dict[str, TransformersEngine | VllmEngine]:
+    """One engine for all policies of one architecture: loading a policy's weights before its turn is all they need."""
+    kinds: dict[str, TransformersEngine | VllmEngine] = {}
+    engines = {}
+    for name, policy in policies.items():
+        kind = f"{policy.model.config.to_json_string()} {sorted(policy.stop_ids)}"
+        if kind not in kinds:
+            if config.engine == "vllm":
+                kinds[kind] = VllmEngine(
+                    policy, config.max_response_tokens, memory=config.engine_memory, sleep=config.engine_sleep
+                )
+            else:
+                kinds[kind] = TransformersEngine(policy, config.max_response_tokens)
+        engines[name] = kinds[kind]
+    return engines
 
 
 def parse_policies(values: Sequence[str], agents: Sequence[str]) -> dict[str, str]:
@@ -206,16 +257,15 @@ def parse_policies(values: Sequence[str], agents: Sequence[str]) -> dict[str, st
     return {agent: pairs[agent] for agent in agents}
 
 
-def first_policy(config: Config) -> Callable[[str], Policy]:
+def first_model(config: Config) -> Load:
     """How a policy starts: a model from the hub or a folder, or the tiny one after its warm start (one for all)."""
     if config.model != "tiny":
-        return lambda name: load_policy(name, config.model, config.lr, config.device)
+        return lambda name: load_model(config.model)
     tokenizer = tiny.build_tokenizer()
-    model = tiny.build_model(tokenizer, config.seed, config.device)
-    policy = Policy("tiny", model, tokenizer, make_optimizer(model, config.lr))
+    model = tiny.build_model(tokenizer, config.seed)
     if isinstance(training_env(config), Board):
         tiny.warm_start(
-            policy,
+            make_policy("tiny", model, tokenizer, config.lr),
             lambda: cast(Board, training_env(config)),
             steps=config.warm_start,
             turns=config.max_turns,
@@ -223,13 +273,7 @@ def first_policy(config: Config) -> Callable[[str], Policy]:
         )
     else:  # math and code: the tiny model shows that everything runs, no more
         print(f"no warm start: {config.task} has no noisy answers to imitate; tiny starts from random weights")
-
-    def copy(name: str) -> Policy:
-        twin = tiny.build_model(tokenizer, config.seed, config.device)
-        twin.load_state_dict(model.state_dict())
-        return Policy(name, twin, tokenizer, make_optimizer(twin, config.lr))
-
-    return copy
+    return lambda name: (copy.deepcopy(model), tokenizer)
 
 
 def training_env(config: Config, data: str = "") -> Env:
@@ -274,45 +318,60 @@ def held_out(
 ) -> Evaluation:
     """Success on environments that training never sees, greedy by default."""
     probe = held_out_env(config)
-    count = min(config.eval_envs, len(getattr(probe, "problems", range(config.eval_envs))))
-    envs = [held_out_env(config).reset(seed=HELD_OUT_SEEDS + i) for i in range(count)]
+    ids = team.world.mine(range(min(config.eval_envs, len(getattr(probe, "problems", range(config.eval_envs))))))
     return evaluate(
-        envs,
+        [held_out_env(config).reset(seed=HELD_OUT_SEEDS + i) for i in ids],
         team.sampler(temperature),
         encode=team.encode,
         decode=team.decode,
         max_turns=config.max_turns,
         samples=samples,
         seed=(config.seed, HELD_OUT_SEEDS),
+        env_ids=ids,
         pool=pool,
+        share=lambda result: exchange.share(team.world, result),
     )
 
 
 # ------------------------------------------------------------------------------------------------------------ logging
 
 
+def say(world: World, text: str) -> None:
+    if world.main:
+        tqdm.write(text)
+
+
 def describe(team: Team) -> str:
-    """Policies, their sizes and the agents they speak for."""
+    """Policies, their sizes, the agents they speak for and the ranks they live on."""
+    sizes = {name: sum(p.numel() for p in policy.model.parameters()) for name, policy in team.policies.items()}
+    sizes = team.world.merge(sizes)
     parts = []
-    for name, policy in team.policies.items():
+    for name, ranks in team.homes.items():
         agents = [agent for agent, owner in team.policy_of.items() if owner == name]
-        size = sum(p.numel() for p in policy.model.parameters())
-        parts.append(f"policy {name} ({size / 1e6:.2f}M parameters) plays {', '.join(agents)}")
+        where = f" on ranks {ranks[0]}-{ranks[-1]}" if team.world.size > 1 else ""
+        parts.append(f"policy {name} ({sizes[name] / 1e6:.2f}M parameters) plays {', '.join(agents)}{where}")
     return "; ".join(parts)
 
 
-def log_step(config: Config, run: Path, team: Team, row: dict, result: Any, sampling: float, updating: float) -> None:
+def log_step(config: Config, run: Path, team: Team, row: dict, result: Rollout, clock: Clock) -> None:
+    if not team.world.main:
+        return
+    step, seconds = row["step"], clock.report()
     append_row(run / "metrics.jsonl", row)
-    append_row(run / "timing.jsonl", {"step": row["step"], "sampling_s": sampling, "update_s": updating})
-    names = list(team.policies)
-    tqdm.write(step_line(row, config.steps, tuple(team.policy_of), names, sampling + updating))
-    for alarm in alarms(row, names):
+    append_row(run / "timing.jsonl", {"step": step, **seconds})
+    for tree in tree_rows(result, step, team.decode, config.trees):
+        append_row(run / "trees.jsonl", tree)
+    policies = list(team.homes)
+    tqdm.write(step_line(row, config.steps, tuple(team.policy_of), policies, seconds["step_s"]))
+    for alarm in alarms(row, policies):
         tqdm.write(f"  note: {alarm}")
-    if due(config.report_every, row["step"] + 1) or row["step"] == 0:
-        tqdm.write(transcript(result, row["step"]))
+    if due(config.report_every, step + 1) or step == 0:
+        tqdm.write(transcript(result, step))
 
 
-def log_evaluation(run: Path, step: int, result: Evaluation) -> None:
+def log_evaluation(run: Path, world: World, step: int, result: Evaluation) -> None:
+    if not world.main:
+        return
     row = {"step": step, "success": result.success, "se": result.se, "n": result.n, "turns": result.turns}
     append_row(run / "evaluations.jsonl", {**row, "formats": result.formats})
     tqdm.write(f"held-out success after {step} steps: {result.success:.3f} (n={result.n}, se {result.se:.3f})")
@@ -358,6 +417,8 @@ def check_ranges(options: dict[str, Any]) -> None:
     for name in ("lr", "temperature", "clip"):
         if not options[name] > 0:
             raise ValueError(f"--{name} {options[name]}: more than 0")
+    if not 0 < options["engine_memory"] < 1:
+        raise ValueError(f"--engine-memory {options['engine_memory']}: a share of the GPU, between 0 and 1")
     if not 0 <= options["seed"] < 2**16:
         raise ValueError(f"--seed {options['seed']}: 0 to {2**16 - 1}, so that no training level is a held-out one")
 
@@ -371,7 +432,7 @@ def all_options(config: Config, objective: UpdateConfig) -> dict[str, Any]:
 
 
 def check_run_folder(config: Config, objective: UpdateConfig) -> None:
-    """A new run needs a folder without one; a resumed run the options it was started with (except --steps)."""
+    """A new run needs a folder without one; a resumed run the options it was started with (save how long and where)."""
     saved = Path(config.output_dir) / "config.json"
     if not config.resume:
         if saved.exists():
@@ -383,7 +444,7 @@ def check_run_folder(config: Config, objective: UpdateConfig) -> None:
     if not saved.exists():
         raise ValueError(f"--resume: {config.output_dir} holds no run (no config.json)")
     old = json.loads(saved.read_text(encoding="utf-8"))
-    same = replace(config, steps=old["steps"], resume=old["resume"], output_dir=old["output_dir"])
+    same = replace(config, **{name: old[name] for name in ("steps", "resume", "output_dir", "device", "placement")})
     now, then = ({**options, **options.pop("update")} for options in (all_options(same, objective), old))
     for name, value in now.items():
         if then.get(name) != value:
@@ -394,10 +455,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         config, objective = parse(argv)
         check_run_folder(config, objective)
-        train(config, objective)
+        world = start(config.device)
+        config.output_dir = world.gather(config.output_dir)[0]  # its default holds the time of day
+        train(config, objective, world)
+        world.close()
     except (ValueError, OSError, ImportError) as error:
         sys.exit(f"train.py: error: {error}")
 
 
 if __name__ == "__main__":
-    main()
+    record(main)()  # under torchrun: the first rank that fails is the one whose error is shown

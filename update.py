@@ -9,9 +9,11 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
-from grouping import Sample
-from packing import Pack, micro_batches, pack_samples, packed, shared_prompts, token_logprobs
+from distributed.shard import balance, sum_over
+from grouping import GroupKey, Sample
+from packing import Pack, micro_batches, pack_samples, packed, shared_prompts
 from policy import Policy
 
 # ---------------------------------------------------------------------------------------------------------- objective
@@ -81,68 +83,84 @@ def policy_loss(
 # ------------------------------------------------------------------------------------------------------------- update
 
 
+@dataclass
+class Minibatch:
+    """The samples of one optimizer step, their weights in the loss, and the packs this rank computes of them."""
+
+    weights: dict[int, float]  # by id of the sample, over the samples of all ranks
+    packs: list[Pack]
+
+
 def update(
     policy: Policy, samples: Sequence[Sample], config: UpdateConfig, seed: Sequence[int] = (0,)
 ) -> dict[str, float]:
     """Train one policy on its batch B_m (Algorithm 1, last lines): `epochs` x `minibatches` optimizer steps.
 
-    Samples with advantage 0 add nothing to the gradient, so they are not packed; they do count in the normalisation.
-    Returns metrics averaged over response tokens. Raises FloatingPointError on a gradient that is not finite.
+    Every rank of the policy gets the same samples and computes its part of them: what a step is does not depend on
+    the number of ranks. Samples with advantage 0 add nothing to the gradient, so they are not packed; they do count in
+    the normalisation. Returns metrics averaged over response tokens. Raises FloatingPointError on a gradient that is
+    not finite.
     """
     samples = [sample for sample in samples if sample.valid]
     if not samples:  # none of the policy's agents got to act
         return {}
     groups = shared_prompts(samples)
+    order = np.random.default_rng([*seed, 2]).permutation(len(groups))
+    parts = np.array_split(order, min(config.minibatches, len(groups)))
+    minibatches = [_minibatch(policy, [groups[i] for i in part], config) for part in parts]
     totals: dict[str, float] = {}
-    steps: list[tuple[list[Sample], list[Pack]]] = []
-    rng = np.random.default_rng([*seed, 2])
-    for _ in range(config.epochs):
-        for part in np.array_split(rng.permutation(len(groups)), min(config.minibatches, len(groups))):
-            members = [groups[i] for i in part]
-            trained = [kept for group in members if (kept := [sample for sample in group if sample.advantage])]
-            packs = [pack_samples(m, policy.device) for m in micro_batches(trained, config.micro_batch_tokens)]
-            steps.append(([sample for group in members for sample in group], packs))
-    first_epoch = steps[1 : min(config.minibatches, len(groups))]
     old: dict[int, Tensor] = {}  # log-probs before the first optimizer step, by id of the sample
+    steps = 0
     with packed(policy.model):
-        for _, packs in first_epoch:
-            for pack in packs:
+        for minibatch in minibatches[1:]:  # of the first one they are seen before it moves the weights
+            for pack in minibatch.packs:
                 with torch.no_grad():
-                    _remember(old, pack, token_logprobs(policy.model, pack, config.temperature)[0])
-        for minibatch, packs in steps:
-            if packs:
-                _optimizer_step(policy, minibatch, packs, old, config, totals)
-    tokens, count = totals.pop("tokens", 1.0), totals.get("optimizer_steps", 1.0)
-    return {
-        key: value if key == "optimizer_steps" else value / (count if key in ("loss", "grad_norm") else tokens)
-        for key, value in totals.items()
-    }
+                    _remember(old, pack, policy.logprobs(pack, config.temperature)[0])
+        for minibatch in minibatches * config.epochs:
+            if minibatch.packs:
+                _optimizer_step(policy, minibatch, old, config, totals)
+                steps += 1
+    if not steps:
+        return {}
+    totals = sum_over(policy.mesh, totals)
+    averaged = {key: totals[key] / totals["tokens"] for key in ("entropy", "clip_fraction", "logprob_gap")}
+    norm = totals["grad_norm"] / policy.place[1]  # every rank added the same
+    return {"loss": totals["loss"] / steps, "grad_norm": norm / steps, "optimizer_steps": steps, **averaged}
+
+
+def _minibatch(policy: Policy, groups: Sequence[list[Sample]], config: UpdateConfig) -> Minibatch:
+    """Balance the groups that have a gradient over the policy's ranks; all ranks get the same number of packs."""
+    samples = [sample for group in groups for sample in group]
+    weights = loss_weights(samples, config.loss, config.max_response_tokens)
+    trained = [kept for group in groups if (kept := [sample for sample in group if sample.advantage])]
+    rank, size = policy.place
+    batches = [micro_batches(share, config.micro_batch_tokens) for share in balance(trained, size)]
+    idle = [[Sample(GroupKey(0, 0, ""), [0], [0], [0.0], 0.0)]]  # a sample of weight 0 keeps a rank in step
+    mine = batches[rank] + [idle] * (max(map(len, batches)) - len(batches[rank]))
+    return Minibatch(
+        weights=dict(zip(map(id, samples), weights, strict=True)),
+        packs=[pack_samples(shared, policy.device) for shared in mine],
+    )
 
 
 def _optimizer_step(
-    policy: Policy,
-    minibatch: Sequence[Sample],
-    packs: Sequence[Pack],
-    old: dict[int, Tensor],
-    config: UpdateConfig,
-    totals: dict[str, float],
+    policy: Policy, minibatch: Minibatch, old: dict[int, Tensor], config: UpdateConfig, totals: dict[str, float]
 ) -> None:
     """Accumulate the gradient of a minibatch over its packs and step once; adds sums over tokens to `totals`."""
-    weights = dict(
-        zip(map(id, minibatch), loss_weights(minibatch, config.loss, config.max_response_tokens), strict=True)
-    )
-    for pack in packs:
-        logprobs, entropy = token_logprobs(policy.model, pack, config.temperature)
+    sums: list[dict[str, Tensor]] = []
+    for pack in minibatch.packs:
+        logprobs, entropy = policy.logprobs(pack, config.temperature)
         if id(pack.samples[0]) not in old:  # the first step of a rollout: nothing has moved, the ratio is exactly 1
             _remember(old, pack, logprobs.detach())
         before = torch.cat([old[id(sample)] for sample in pack.samples])
-        weight = torch.tensor([weights[id(sample)] for sample in pack.samples], device=policy.device)[pack.sample]
+        weights = [minibatch.weights.get(id(sample), 0.0) for sample in pack.samples]
+        weight = torch.tensor(weights, device=policy.device)[pack.sample]
         loss, info = policy_loss(logprobs, before, pack.engine, pack.advantage, weight, config)
-        loss.backward()
+        (loss * policy.place[1]).backward()  # FSDP takes the mean over ranks, the objective is a sum
         info |= {"loss": loss.detach(), "entropy": entropy.sum(), "tokens": torch.tensor(len(pack.target))}
-        for key, value in info.items():
-            totals[key] = totals.get(key, 0.0) + float(value)
-    grad_norm = float(nn.utils.clip_grad_norm_(policy.model.parameters(), config.grad_clip))
+        busy = float(id(pack.samples[0]) in minibatch.weights)
+        sums.append({key: value * busy for key, value in info.items()})
+    grad_norm = _full(nn.utils.clip_grad_norm_(policy.model.parameters(), config.grad_clip))
     if not np.isfinite(grad_norm):
         raise FloatingPointError(
             f"policy {policy.name}: gradient norm is {grad_norm}; the weights were left as they are"
@@ -150,7 +168,13 @@ def _optimizer_step(
     policy.optimizer.step()
     policy.optimizer.zero_grad(set_to_none=True)
     totals["grad_norm"] = totals.get("grad_norm", 0.0) + grad_norm
-    totals["optimizer_steps"] = totals.get("optimizer_steps", 0.0) + 1
+    for values in sums:
+        for key, value in values.items():
+            totals[key] = totals.get(key, 0.0) + float(value)
+
+
+def _full(value: Tensor) -> float:
+    return float(value.full_tensor() if isinstance(value, DTensor) else value)
 
 
 def _remember(old: dict[int, Tensor], pack: Pack, logprobs: Tensor) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import make_sample, objective, reference_logprobs, small_model, small_policy, weights_of
+from torch.distributed.checkpoint.api import CheckpointException
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 import checkpoint
@@ -20,7 +21,7 @@ import tiny
 from checkpoint import append_row, cut_log, latest_checkpoint, load_optimizers, save_checkpoint
 from envs import PlanPath
 from grouping import assign_advantages, group_samples
-from policy import Policy, check_logprobs, load_policy, make_optimizer
+from policy import Policy, check_logprobs, load_model, make_optimizer, make_policy
 from update import update
 
 ROOT = Path(__file__).parent.parent
@@ -120,7 +121,7 @@ def test_a_checkpoint_loads_with_auto_classes_and_gives_equal_log_probs(tmp_path
 def test_a_loaded_policy_goes_on_like_the_saved_one(tmp_path):
     policy = trained_policy()
     folder = save_checkpoint(tmp_path, 1, {"p": policy}, {"before": 0.25}, keep=1)
-    loaded = load_policy("p", str(folder / "p"), lr=9.0)
+    loaded = make_policy("p", *load_model(str(folder / "p")), lr=9.0)
     state = load_optimizers(folder, {"p": loaded})
     assert state == {"step": 1, "before": 0.25}
     assert loaded.stop_ids == policy.stop_ids
@@ -138,7 +139,7 @@ def test_a_model_without_chat_template_is_refused(tmp_path):
     policy.tokenizer.chat_template = None
     policy.save(tmp_path)
     with pytest.raises(ValueError, match=r"--model .* chat template"):
-        load_policy("p", str(tmp_path), 1e-3)
+        make_policy("p", *load_model(str(tmp_path)), 1e-3)
 
 
 def test_a_model_with_another_attention_is_refused(tmp_path):
@@ -149,7 +150,7 @@ def test_a_model_with_another_attention_is_refused(tmp_path):
     model = Qwen2ForCausalLM(config)
     Policy("p", model, tiny.build_tokenizer(), make_optimizer(model, 1e-3)).save(tmp_path)
     with pytest.raises(ValueError, match=r"--model .* full attention"):
-        load_policy("p", str(tmp_path), 1e-3)
+        make_policy("p", *load_model(str(tmp_path)), 1e-3)
 
 
 # ---------------------------------------------------------------------------------------------------------- checkpoints
@@ -168,7 +169,7 @@ def marked(policy, step):
 def check(run, at_least):
     """The newest checkpoint is whole and of one step; returns the step."""
     folder = latest_checkpoint(run)
-    loaded = load_policy("p", str(folder / "p"), 1e-3)
+    loaded = make_policy("p", *load_model(str(folder / "p")), 1e-3)
     state = load_optimizers(folder, {"p": loaded})
     assert state["mark"] == state["step"] >= at_least
     assert all((p == state["step"]).all() for p in loaded.model.parameters())
@@ -233,7 +234,7 @@ def test_a_crash_before_any_file_operation_of_a_save_loses_nothing(tmp_path, mon
             patch.setattr(torch, "save", guard(torch.save))
             try:
                 save_checkpoint(copy, 2, marked(policy, 2), {"mark": 2}, keep=1)
-            except Killed:
+            except (Killed, CheckpointException):  # the latter: torch's, around ours
                 survived += 1
             else:
                 assert check(copy, 2) == 2

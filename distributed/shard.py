@@ -1,0 +1,65 @@
+"""One policy over several ranks: FSDP2 applied from outside; the model itself knows nothing of it.
+
+Every rank keeps a slice of the float32 weights, gradients and optimizer state. A layer's weights are gathered (on a GPU
+in bfloat16) right before they are used and dropped afterwards. A mesh of None is a process alone: nothing happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from grouping import Sample
+
+
+def shard(root: nn.Module, layers: Sequence[nn.Module], mesh: DeviceMesh) -> None:
+    """Shard `root` in place: each of `layers` by itself, then what is left (embedding, head). Enter through `root`."""
+    precision = MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16 if mesh.device_type == "cuda" else None,
+        reduce_dtype=torch.float32,
+        cast_forward_inputs=False,  # token ids and float32 log-probs pass as they are
+    )
+    for layer in layers:
+        fully_shard(layer, mesh=mesh, mp_policy=precision)
+    fully_shard(root, mesh=mesh, mp_policy=precision, reshard_after_forward=False)
+
+
+def full_weights(root: nn.Module, model: nn.Module, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+    """(name, whole weight) one after the other, tied weights once. All ranks of the policy have to iterate."""
+    if isinstance(root, FSDPModule):
+        root.reshard()  # a forward without a backward leaves the root's weights gathered
+    for name, parameter in model.named_parameters():
+        weight = parameter.detach().to(dtype or parameter.dtype)  # before it travels
+        yield name, weight.full_tensor() if isinstance(weight, DTensor) else weight
+
+
+def sum_over(mesh: DeviceMesh | None, values: dict[str, float]) -> dict[str, float]:
+    """The sum of each value over the ranks of a policy."""
+    if mesh is None or mesh.size() == 1:
+        return values
+    numbers = torch.tensor(list(values.values()), dtype=torch.float64)
+    dist.all_reduce(numbers, group=mesh.get_group())
+    return dict(zip(values, numbers.tolist(), strict=True))
+
+
+def balance(shared: Sequence[list[Sample]], ranks: int) -> list[list[list[Sample]]]:
+    """Groups (same prompt) for each rank: the costliest first, onto the rank with the least; the same on every rank."""
+    bins: list[list[list[Sample]]] = [[] for _ in range(ranks)]
+    load = [0.0] * ranks
+    for members in sorted(shared, key=cost, reverse=True):
+        rank = load.index(min(load))
+        bins[rank].append(members)
+        load[rank] += cost(members)
+    return bins
+
+
+def cost(members: list[Sample], attention: float = 1 / 4096) -> float:
+    """Tokens that go through the model, plus the share of attention, which grows with the keys each of them sees."""
+    prompt, lengths = len(members[0].prompt_ids), [len(sample.response_ids) for sample in members]
+    return prompt + sum(lengths) + attention * (prompt**2 + sum(n * (2 * prompt + n) for n in lengths))

@@ -1,0 +1,138 @@
+"""The processes of a job and the place of every policy among them. One process is a world of one."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class World:
+    """All ranks of the job; every method is called by all of them, and does nothing in a world of one."""
+
+    rank: int = 0
+    size: int = 1
+    device: str = "cpu"
+
+    @property
+    def main(self) -> bool:
+        """Whether this rank prints and writes the logs."""
+        return self.rank == 0
+
+    def gather(self, value: T) -> list[T]:
+        """Everybody's value, by rank."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values
+
+    def any(self, flag: bool) -> bool:
+        """Whether it is true anywhere."""
+        return flag if self.size == 1 else any(self.gather(flag))
+
+    def merge(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """One mapping from everybody's; ranks that share a policy hold the same values for it."""
+        return {name: value for part in self.gather(dict(values)) for name, value in part.items()}
+
+    def mine(self, items: Sequence[T]) -> Sequence[T]:
+        """This rank's part of a sequence: contiguous, and as even as it goes."""
+        start, end = (len(items) * r // self.size for r in (self.rank, self.rank + 1))
+        return items[start:end]
+
+    def barrier(self) -> None:
+        """Wait for everybody."""
+        self.gather(None)
+
+    def close(self) -> None:
+        """Leave the job after its work is done."""
+        self.barrier()
+        if dist.is_initialized() and "vllm" not in sys.modules:  # vLLM ends the group itself, after its own
+            dist.destroy_process_group()
+
+    def meshes(self, homes: Mapping[str, Sequence[int]]) -> dict[str, DeviceMesh | None]:
+        """The device mesh of every policy that lives on this rank; None in a CPU process alone: nothing to shard."""
+        if not dist.is_initialized():
+            return dict.fromkeys(homes)
+        made: dict[tuple[int, ...], DeviceMesh] = {}
+        for ranks in dict.fromkeys(map(tuple, homes.values())):
+            group = dist.new_group(list(ranks))  # every rank takes part, its members or not
+            if self.rank in ranks:
+                made[ranks] = DeviceMesh.from_group(group, torch.device(self.device).type, mesh=list(ranks))
+        return {name: made[tuple(ranks)] for name, ranks in homes.items() if self.rank in ranks}
+
+
+def start(device: str) -> World:
+    """Join the job that torchrun started, or make a world of one. `device` is cpu or cuda.
+
+    A GPU always gets a process group, alone too: FSDP keeps its float32 weights and computes in bfloat16.
+    """
+    size, local = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))
+    if device == "cuda":
+        if local >= torch.cuda.device_count():
+            raise ValueError(f"--device cuda: local rank {local}, but {torch.cuda.device_count()} GPUs on this machine")
+        torch.cuda.set_device(local)
+        device = f"cuda:{local}"
+    if size == 1 and not device.startswith("cuda"):
+        return World(device=device)
+    backend = "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo"  # objects travel through gloo
+    # a rank may wait long while another one samples; ranks that died are noticed by their closed connections
+    options: dict[str, Any] = {"backend": backend, "timeout": timedelta(hours=1)}
+    if size == 1:
+        options |= {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+    dist.init_process_group(**options)
+    return World(dist.get_rank(), size, device)
+
+
+def place(names: Sequence[str], size: int, spec: Sequence[str] = ()) -> dict[str, list[int]]:
+    """Where every policy lives: {policy: ranks}.
+
+    Without `spec`: one policy on all ranks; several on equal blocks; more policies than ranks all on every rank.
+    `spec` is for instance ["coder=0-2", "tester=3"]. ValueError when it does not come out even, or names a rank that
+    is not there, or leaves a rank without a policy.
+
+    >>> place(["a", "b"], 4)
+    {'a': [0, 1], 'b': [2, 3]}
+    """
+    if not spec:
+        if len(names) > size:
+            return {name: list(range(size)) for name in names}
+        if size % len(names):
+            raise ValueError(
+                f"{size} ranks for {len(names)} policies ({', '.join(names)}): start a multiple of {len(names)}, "
+                "or say who lives where, for instance --placement " + _example(names, size)
+            )
+        block = size // len(names)
+        return {name: list(range(i * block, (i + 1) * block)) for i, name in enumerate(names)}
+    homes: dict[str, list[int]] = {}
+    for part in spec:
+        match = re.fullmatch(r"(\w+)=(\d+)(?:-(\d+))?", part)
+        if not match or match[1] not in names or match[1] in homes:
+            raise ValueError(f"--placement {part}: write POLICY=FIRST-LAST once for each of {', '.join(names)}")
+        first, last = int(match[2]), int(match[3] or match[2])
+        if not first <= last < size:
+            raise ValueError(f"--placement {part}: there are ranks 0 to {size - 1}")
+        homes[match[1]] = list(range(first, last + 1))
+    idle = set(range(size)) - {rank for ranks in homes.values() for rank in ranks}
+    if len(homes) < len(names) or idle:
+        raise ValueError(
+            f"--placement {' '.join(spec)}: "
+            + (f"ranks {sorted(idle)} have no policy" if idle else f"missing {', '.join(set(names) - set(homes))}")
+        )
+    return {name: homes[name] for name in names}
+
+
+def _example(names: Sequence[str], size: int) -> str:
+    first, *rest = names
+    return " ".join([f"{first}=0-{size - len(names)}", *(f"{n}={size - len(rest) + i}" for i, n in enumerate(rest))])

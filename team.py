@@ -1,0 +1,153 @@
+"""The agents of an environment, the policies that speak for them and the engines that sample from those."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from transformers import PreTrainedTokenizerBase
+
+from distributed.exchange import Exchange
+from distributed.world import World
+from engines import TransformersEngine, VllmEngine
+from policy import Policy, decode, encode
+from rollout import Completion, Generate, Request, Stream
+
+
+class Team:
+    """Who speaks for whom, and with which weights.
+
+    `policy_of` maps each agent to the name of its policy; `policies` are those that live on this rank, `engines` what
+    samples from them (one engine may serve several), `tokenizers` those of all policies, `homes` the ranks of each.
+    """
+
+    def __init__(
+        self,
+        policies: Mapping[str, Policy],
+        policy_of: Mapping[str, str],
+        engines: Mapping[str, TransformersEngine | VllmEngine],
+        tokenizers: Mapping[str, PreTrainedTokenizerBase] | None = None,
+        world: World | None = None,
+        homes: Mapping[str, Sequence[int]] | None = None,
+        wavefront: bool = True,
+    ):
+        self.policies, self.policy_of, self.engines = dict(policies), dict(policy_of), dict(engines)
+        self.tokenizers = tokenizers or {name: policy.tokenizer for name, policy in policies.items()}
+        self.world = world or World()
+        self.homes = homes or {name: [0] for name in policies}
+        self.wavefront = wavefront
+        self.seconds: defaultdict[str, float] = defaultdict(
+            float
+        )  # spent in "generate" and "sync" since somebody cleared it
+        self._version = 0
+        self._holds: dict[int, tuple[str, int]] = {}  # id of an engine -> the policy and version in it
+        self.sync()
+
+    def encode(self, agent: str, messages: list[dict[str, str]]) -> list[int]:
+        return encode(self.tokenizers[self.policy_of[agent]], messages)
+
+    def decode(self, agent: str, ids: list[int]) -> str:
+        return decode(self.tokenizers[self.policy_of[agent]], ids)
+
+    def sync(self) -> None:
+        """The weights have changed: hand them to the engines (an engine of several policies gets them when asked)."""
+        self._version += 1
+        serves = Counter(id(engine) for engine in self.engines.values())
+        for name, engine in self.engines.items():
+            if serves[id(engine)] == 1:
+                self.ready(name)
+
+    def rest(self) -> None:
+        """Sampling is over for now: engines that can sleep leave the GPU to the update."""
+        for engine in self.engines.values():
+            if engine.sleep():
+                self._holds.pop(id(engine), None)
+
+    def ready(self, name: str) -> TransformersEngine | VllmEngine:
+        """The engine of a policy with the policy's weights in it. All ranks of the policy call it together."""
+        engine = self.engines[name]
+        if self._holds.get(id(engine)) != (name, self._version):
+            started = time.perf_counter()
+            engine.load(self.policies[name].weights(engine.dtype))
+            self._holds[id(engine)] = (name, self._version)
+            self.seconds["sync"] += time.perf_counter() - started
+        return engine
+
+    def answer(self, name: str, requests: list[Request], n: int, temperature: float) -> list[list[Completion]]:
+        """n completions for each request to one policy of this rank."""
+        engine, started = self.ready(name), time.perf_counter()
+        replies = engine(requests, n, temperature)
+        self.seconds["generate"] += time.perf_counter() - started
+        return replies
+
+    def sampler(self, temperature: float) -> Generate:
+        """One `generate` for all agents: each request goes to the engine of its agent's policy. 0 is greedy."""
+        if self.world.size > 1 and len(self.homes) > 1:
+            return Exchange(
+                self.world, self.homes, self.policy_of,
+                lambda name, requests, n: self.answer(name, requests, n, temperature), self.wavefront,
+            )  # fmt: skip
+        streaming = all(hasattr(engine, "stream") for engine in self.engines.values())
+        return (StreamingSampler if streaming else Sampler)(self, temperature)
+
+
+class Sampler:
+    """`generate` of a team whose policies all live here, one policy after the other."""
+
+    def __init__(self, team: Team, temperature: float):
+        self.team, self.temperature = team, temperature
+
+    def __call__(self, requests: list[Request], n: int) -> list[list[Completion]]:
+        replies: list[list[Completion]] = [[] for _ in requests]
+        for name in self.team.policies:
+            mine = [i for i, request in enumerate(requests) if self.team.policy_of[request.agent] == name]
+            if mine:
+                answers = self.team.answer(name, [requests[i] for i in mine], n, self.temperature)
+                for i, answer in zip(mine, answers, strict=True):
+                    replies[i] = answer
+        return replies
+
+
+class StreamingSampler(Sampler):
+    """The same where every engine takes requests while others run."""
+
+    def stream(self, n: int) -> TeamStream:
+        return TeamStream(self.team, n, self.temperature)
+
+
+class TeamStream:
+    """Requests in flight in the engines of a team.
+
+    Policies that share an engine take turns: one goes on until nothing of it is left, so that weights change seldom.
+    """
+
+    in_rounds, cohorts = False, 1
+
+    def __init__(self, team: Team, n: int, temperature: float):
+        self.team, self.n, self.temperature = team, n, temperature
+        self.queues: dict[str, list[Request]] = {name: [] for name in team.policies}
+        self.open: dict[int, tuple[str, Stream]] = {}  # id of an engine -> the policy whose turn it is, its stream
+
+    def submit(self, requests: list[Request]) -> None:
+        for request in requests:
+            self.queues[self.team.policy_of[request.agent]].append(request)
+
+    def collect(self) -> list[tuple[Request, list[Completion]]]:
+        done: list[tuple[Request, list[Completion]]] = []
+        for name, engine in self.team.engines.items():
+            owner, stream = self.open.get(id(engine), ("", None))
+            if stream is None or (owner != name and not len(stream) and not self.queues[owner] and self.queues[name]):
+                owner, stream = name, cast(VllmEngine, self.team.ready(name)).stream(self.n, self.temperature)
+                self.open[id(engine)] = owner, stream
+            if owner == name:
+                started = time.perf_counter()
+                stream.submit(self.queues[name])
+                self.queues[name] = []
+                done += stream.collect()
+                self.team.seconds["generate"] += time.perf_counter() - started
+        return done
+
+    def busy(self, more: bool) -> bool:
+        return more or any(self.queues.values()) or any(len(stream) for _, stream in self.open.values())

@@ -1,0 +1,447 @@
+"""Several ranks: the same numbers as one process, nobody left waiting, clear errors before anything is loaded."""
+
+import json
+import random
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from helpers import Toy, make_sample, objective, small_model, small_policy, weights_of
+from ranks import run_ranks
+from torch.distributed.tensor import DTensor
+from transformers import AutoModelForCausalLM
+
+import tiny
+import train
+from checkpoint import latest_checkpoint, load_optimizers, save_checkpoint
+from distributed import exchange
+from distributed.shard import balance, cost
+from distributed.world import World, place, start
+from grouping import assign_advantages, group_samples
+from packing import micro_batches, shared_prompts
+from policy import make_policy
+from rollout import Completion, Request, rollout_chains, rollout_tree
+from update import update
+
+
+def whole(policy):
+    return {name: weight.clone() for name, weight in policy.weights()}
+
+
+def policy_on(world, ranks=None, lr=1e-2, seed=0, checkpointing=False):
+    mesh = world.meshes({"p": ranks or list(range(world.size))}).get("p")
+    return make_policy("p", small_model(seed=seed), tiny.build_tokenizer(), lr, "cpu", mesh, checkpointing)
+
+
+def batch(groups=7, seed=3):
+    """Groups of very different sizes; one of them is dead."""
+    numbers, samples = random.Random(seed), []
+    for env in range(groups):
+        prompt = [numbers.randrange(3, 31) for _ in range(numbers.randrange(1, 30))]
+        for _ in range(numbers.randrange(2, 6)):
+            response = [numbers.randrange(3, 31) for _ in range(numbers.randrange(1, 9))]
+            reward = 1.0 if env == 0 else numbers.random()
+            samples.append(make_sample(reward, prompt, response, key=(env, 0, "a"), logprobs=[-3.0] * len(response)))
+    assign_advantages(group_samples(samples))
+    return samples
+
+
+# ------------------------------------------------------------------------------------------------------------- update
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"minibatches": 3, "epochs": 2, "micro_batch_tokens": 40},
+        {"loss": "sequence", "minibatches": 2, "grad_clip": 0.05},
+    ],
+    ids=["one step", "six steps, small packs", "sequence loss, clipped"],
+)
+def test_an_update_on_several_ranks_is_that_of_one_process(size, options):
+    alone = small_policy(lr=1e-2)
+    expected_metrics = [update(alone, batch(), objective(**options), (0, step)) for step in range(2)]
+    expected = weights_of(alone)
+
+    def work(rank):
+        world = start("cpu")
+        policy = policy_on(world)
+        assert (size == 1) == (not any(isinstance(p, DTensor) for p in policy.model.parameters()))
+        metrics = [update(policy, batch(), objective(**options), (0, step)) for step in range(2)]
+        return whole(policy), metrics
+
+    for weights, metrics in run_ranks(size, work):
+        for name, weight in weights.items():
+            torch.testing.assert_close(weight, expected[name], atol=2e-5, rtol=1e-4)
+        for found, one in zip(metrics, expected_metrics, strict=True):
+            assert found == pytest.approx(one, rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_ranks_without_data_keep_step(groups):
+    """More ranks than groups: the idle ones take part in every collective and change nothing."""
+    alone = small_policy(lr=1e-2)
+    samples = [s for s in batch() if 1 <= s.key.env <= groups]
+    metrics = update(alone, samples, objective())
+
+    def work(rank):
+        policy = policy_on(start("cpu"))
+        found = update(policy, [s for s in batch() if 1 <= s.key.env <= groups], objective())
+        return whole(policy), found
+
+    for weights, found in run_ranks(4, work):
+        assert found == pytest.approx(metrics, rel=1e-3, abs=1e-5)
+        for name, weight in weights.items():
+            torch.testing.assert_close(weight, weights_of(alone)[name], atol=2e-5, rtol=1e-4)
+
+
+def test_an_empty_batch_and_one_without_signal_change_nothing_on_any_rank():
+    def work(rank):
+        policy = policy_on(start("cpu"))
+        before = whole(policy)
+        dead = [make_sample(1.0, key=(0, 0, "a")), make_sample(1.0, key=(0, 0, "a"))]
+        assert update(policy, [], objective()) == {} == update(policy, dead, objective())
+        return all(torch.equal(before[name], weight) for name, weight in whole(policy).items())
+
+    assert run_ranks(3, work) == [True] * 3
+
+
+def test_a_policy_on_two_of_three_ranks_is_none_of_the_third_ranks_business():
+    alone = small_policy(lr=1e-2)
+    update(alone, batch(), objective())
+
+    def work(rank):
+        world = start("cpu")
+        mesh = world.meshes({"a": [0, 1], "b": [2]})
+        name = "a" if rank < 2 else "b"
+        assert list(mesh) == [name]
+        policy = make_policy(name, small_model(), tiny.build_tokenizer(), 1e-2, "cpu", mesh[name])
+        if rank < 2:
+            update(policy, batch(), objective())
+        return whole(policy)
+
+    a, same, b = run_ranks(3, work)
+    for name, weight in a.items():
+        torch.testing.assert_close(weight, weights_of(alone)[name], atol=2e-5, rtol=1e-4)
+        assert torch.equal(weight, same[name])
+        assert torch.equal(b[name], weights_of(small_policy())[name])
+
+
+def test_gradient_checkpointing_under_sharding_gives_the_same_step():
+    def work(rank):
+        policy = policy_on(start("cpu"), checkpointing=True)
+        update(policy, batch(), objective())
+        return whole(policy)
+
+    alone = small_policy(lr=1e-2)
+    update(alone, batch(), objective())
+    for weights in run_ranks(2, work):
+        for name, weight in weights.items():
+            torch.testing.assert_close(weight, weights_of(alone)[name], atol=2e-5, rtol=1e-4)
+
+
+def test_an_infinite_gradient_raises_on_every_rank_and_leaves_the_weights():
+    def work(rank):
+        policy = policy_on(start("cpu"))
+        before = whole(policy)
+        samples = batch()
+        samples[-1].advantage = float("inf")
+        with pytest.raises(FloatingPointError, match="policy p"):
+            update(policy, samples, objective())
+        return all(torch.equal(before[name], weight) for name, weight in whole(policy).items())
+
+    assert run_ranks(2, work) == [True, True]
+
+
+# ------------------------------------------------------------------------------------------------------------ balance
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+def test_balance_loses_nothing_and_evens_out_the_cost(ranks):
+    groups = shared_prompts(batch(groups=40, seed=9))
+    bins = balance(groups, ranks)
+    assert len(bins) == ranks
+    assert sorted(id(m) for share in bins for m in share) == sorted(map(id, groups))
+    loads = [sum(map(cost, share)) for share in bins]
+    assert max(loads) - min(loads) <= max(map(cost, groups))
+
+
+def test_cost_by_hand():
+    members = [make_sample(0.0, [1] * 4, [2] * 2), make_sample(0.0, [1] * 4, [2] * 3)]
+    # 4 + 2 + 3 tokens; attention 4*4 + 2*(8+2) + 3*(8+3) = 69
+    assert cost(members, attention=0.1) == pytest.approx(9 + 6.9)
+
+
+def test_micro_batches_of_a_share_cover_it():
+    share = balance(shared_prompts(batch(groups=20)), 3)[1]
+    assert sorted(id(m) for part in micro_batches(share, 50) for m in part) == sorted(map(id, share))
+
+
+# ------------------------------------------------------------------------------------------------------------ placing
+
+
+@pytest.mark.parametrize(
+    ("names", "size", "spec", "expected"),
+    [
+        (["a"], 1, [], {"a": [0]}),
+        (["a"], 4, [], {"a": [0, 1, 2, 3]}),
+        (["a", "b"], 4, [], {"a": [0, 1], "b": [2, 3]}),
+        (["a", "b", "c"], 3, [], {"a": [0], "b": [1], "c": [2]}),
+        (["a", "b", "c"], 2, [], {"a": [0, 1], "b": [0, 1], "c": [0, 1]}),
+        (["a", "b"], 4, ["b=3", "a=0-2"], {"a": [0, 1, 2], "b": [3]}),
+        (["a", "b"], 2, ["a=0-1", "b=1"], {"a": [0, 1], "b": [1]}),
+    ],
+)
+def test_where_policies_live(names, size, spec, expected):
+    assert place(names, size, spec) == expected
+
+
+@pytest.mark.parametrize(
+    ("names", "size", "spec", "words"),
+    [
+        (["a", "b"], 3, [], ["3 ranks", "2 policies", "multiple of 2", "--placement a=0-1 b=2"]),
+        (["a", "b"], 2, ["a=0"], ["--placement a=0", "have no policy"]),
+        (["a", "b"], 2, ["a=0-1"], ["--placement a=0-1", "missing b"]),
+        (["a", "b"], 2, ["a=0-2", "b=1"], ["--placement a=0-2", "ranks 0 to 1"]),
+        (["a", "b"], 2, ["a=0", "c=1"], ["--placement c=1", "a, b"]),
+        (["a", "b"], 2, ["a=0", "a=1"], ["--placement a=1"]),
+        (["a"], 2, ["a=1-0"], ["--placement a=1-0"]),
+        (["a"], 2, ["nonsense"], ["--placement nonsense", "POLICY=FIRST-LAST"]),
+    ],
+)
+def test_wrong_places_are_named(names, size, spec, words):
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        place(names, size, spec)
+    assert all(word in str(error.value) for word in words)
+
+
+def test_wrong_combinations_fail_before_any_model_is_loaded(monkeypatch):
+    monkeypatch.setattr(tiny, "build_model", lambda *_: pytest.fail("a model was built"))
+    config, _ = train.parse(["--policies", "per_role", "--warm-start", "0"])
+    for size, placement in ((3, []), (2, ["tool_user=0"])):
+        config.placement = placement
+        with pytest.raises(ValueError, match=r"ranks"):
+            train.make_team(config, ["tool_user", "planner"], World(0, size), lambda name: pytest.fail("loaded"))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("count", [0, 1, 4, 64])
+def test_every_environment_has_one_rank(size, count):
+    parts = [list(World(rank, size).mine(range(count))) for rank in range(size)]
+    assert [i for part in parts for i in part] == list(range(count))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+# ----------------------------------------------------------------------------------------------------------- exchange
+
+POLICY_OF = {"ann": "a", "bob": "b"}
+
+
+def answer_by_seed(name, requests, n):
+    """The policy and the request decide, whoever answers."""
+    return [
+        [Completion([*map(ord, str((r.seed + k) % 10)), 0], [-1.0, -1.0], "stop") for k in range(n)] for r in requests
+    ]
+
+
+def team_rollout(world, envs, homes, sample=rollout_tree, wavefront=True, log=None):
+    def answer(name, requests, n):
+        if log is not None:
+            log.append((name, len(requests)))
+        return answer_by_seed(name, requests, n)
+
+    ids = world.mine(range(envs))
+    result = sample(
+        [Toy(name=f"e{i}") for i in ids],
+        exchange.Exchange(world, homes, POLICY_OF, answer, wavefront),
+        encode=lambda agent, messages: [ord(c) for m in messages for c in m["content"]],
+        decode=lambda agent, ids: "".join(map(chr, ids)).rstrip("\0"),
+        num_candidates=3,
+        max_turns=2,
+        env_ids=ids,
+    )
+    return exchange.share(world, result)
+
+
+def summary(result):
+    return [(s.key, tuple(s.prompt_ids), tuple(s.response_ids), s.reward, s.committed) for s in result.samples]
+
+
+@pytest.mark.parametrize("sample", [rollout_tree, rollout_chains])
+@pytest.mark.parametrize("envs", [1, 5])
+@pytest.mark.parametrize(
+    "homes", [{"a": [0], "b": [1, 2]}, {"a": [0, 1, 2], "b": [0, 1, 2]}], ids=["apart", "together"]
+)
+def test_what_is_sampled_does_not_depend_on_the_ranks(sample, envs, homes):
+    """One environment on three ranks: two ranks have none, and answer all the same."""
+    expected = summary(team_rollout(World(), envs, {"a": [0], "b": [0]}, sample))
+    found = run_ranks(3, lambda rank: summary(team_rollout(start("cpu"), envs, homes, sample)))
+    assert found == [expected] * 3
+    assert len(expected) == envs * 3 * 2 * 2
+
+
+def test_the_wavefront_keeps_both_policies_busy():
+    homes = {"a": [0], "b": [1]}
+
+    def rounds(wavefront):
+        def work(rank):
+            log = []
+            team_rollout(start("cpu"), 8, homes, wavefront=wavefront, log=log)
+            return log
+
+        return run_ranks(2, work)
+
+    a, b = rounds(wavefront=False)
+    assert [n for _, n in a] == [8, 0, 8, 0, 0]  # the last round finds nothing left to do
+    assert [n for _, n in b] == [0, 8, 0, 8, 0]
+    a, b = rounds(wavefront=True)
+    assert [n for _, n in a] == [4, 4, 4, 4, 0, 0]
+    assert [n for _, n in b] == [0, 4, 4, 4, 4, 0]
+
+
+def test_requests_are_spread_evenly_over_the_ranks_of_a_policy():
+    def work(rank):
+        log = []
+        team_rollout(start("cpu"), 7, {"a": [0, 1], "b": [2]}, wavefront=False, log=log)
+        return Counter({name: n for name, n in log if n})
+
+    a, other, b = run_ranks(3, work)
+    assert {a["a"], other["a"]} == {3, 4}
+    assert b["b"] == 7
+
+
+def test_agents_of_one_environment_act_in_order_in_a_wavefront():
+    """The second agent's prompt always holds what the first one committed in the same turn."""
+
+    def work(rank):
+        return [
+            (s.key, "".join(map(chr, s.prompt_ids)))
+            for s in team_rollout(start("cpu"), 6, {"a": [0], "b": [1]}).samples
+        ]
+
+    for key, prompt in run_ranks(2, work)[0]:
+        assert prompt.count("ann:") == key.turn + (key.agent == "bob")
+        assert prompt.count("bob:") == key.turn
+
+
+# -------------------------------------------------------------------------------------------------------- checkpoints
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (2, 3), (4, 2)])
+def test_a_checkpoint_goes_on_with_another_number_of_ranks(tmp_path, before, after):
+    alone = small_policy(lr=1e-2)
+    for step in range(2):
+        update(alone, batch(), objective(), (0, step))
+
+    def first(rank):
+        world = start("cpu")
+        policy = policy_on(world)
+        update(policy, batch(), objective(), (0, 0))
+        save_checkpoint(tmp_path, 1, {"p": policy}, {"mark": 5}, 2, world)
+        return True
+
+    def second(rank):
+        world = start("cpu")
+        folder = latest_checkpoint(tmp_path)
+        policy = policy_on(world, seed=1)
+        model = AutoModelForCausalLM.from_pretrained(folder / "p")
+        mesh = world.meshes({"p": range(world.size)})["p"]
+        policy = make_policy("p", model, tiny.build_tokenizer(), 1e-2, "cpu", mesh)
+        assert load_optimizers(folder, {"p": policy}) == {"step": 1, "mark": 5}
+        update(policy, batch(), objective(), (0, 1))
+        return whole(policy)
+
+    run_ranks(before, first)
+    for weights in run_ranks(after, second):
+        for name, weight in weights.items():
+            torch.testing.assert_close(weight, weights_of(alone)[name], atol=4e-5, rtol=1e-3)
+
+
+# ---------------------------------------------------------------------------------------------------------- whole runs
+
+RUN = "--steps 2 --warm-start 10 --envs-per-step 6 --num-candidates 3 --max-turns 2 --eval-envs 5 --report-every 1"
+
+
+def run_training(folder, size, options):
+    argv = [*RUN.split(), *options, "--output-dir", str(folder), "--save-every", "1", "--lr", "1e-3"]
+    if size == 0:
+        train.main(argv)
+    else:
+        run_ranks(size, lambda rank: train.main(argv), limit=110)
+    rows = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
+    last = latest_checkpoint(Path(folder))
+    weights = {
+        path.name: AutoModelForCausalLM.from_pretrained(path).state_dict() for path in last.iterdir() if path.is_dir()
+    }
+    return rows, weights, [p.name for p in sorted(Path(folder).iterdir())]
+
+
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory):
+    cache = {}
+
+    def get(policies):
+        if policies not in cache:
+            folder = tmp_path_factory.mktemp("one") / policies
+            cache[policies] = run_training(folder, 0, ["--policies", policies])
+        return cache[policies]
+
+    return get
+
+
+@pytest.mark.parametrize(
+    ("policies", "size", "options"),
+    [
+        ("shared", 1, []),
+        ("shared", 2, []),
+        ("shared", 3, []),
+        ("shared", 4, []),
+        ("per_role", 2, []),
+        ("per_role", 4, []),
+        ("per_role", 3, ["--placement", "tool_user=0-1", "planner=2"]),
+        ("per_role", 2, ["--placement", "tool_user=0-1", "planner=0-1"]),
+    ],
+)
+def test_a_run_on_several_ranks_is_that_of_one_process(tmp_path, one_process, policies, size, options):
+    """Everything from options to checkpoints: the same levels and seeds, and the same weights after two steps."""
+    rows, weights, files = one_process(policies)
+    found_rows, found_weights, found_files = run_training(tmp_path / "run", size, ["--policies", policies, *options])
+    assert found_files == files
+    assert found_weights.keys() == weights.keys()
+    for name, tensors in weights.items():
+        for key, tensor in tensors.items():
+            torch.testing.assert_close(found_weights[name][key], tensor, atol=2e-5, rtol=1e-3)
+    for found, one in zip(found_rows, rows, strict=True):
+        assert list(found) == list(one)
+        for key, value in one.items():
+            assert found[key] == pytest.approx(value, rel=2e-3, abs=1e-4), key
+
+
+def test_a_rank_that_raises_ends_the_others(tmp_path):
+    """Its peers notice the closed connection at once; under torchrun they are stopped as well."""
+
+    def work(rank):
+        start("cpu")
+        if rank == 1:
+            raise RuntimeError("the scorer of rank 1 died")
+        dist.barrier()
+        return True
+
+    begun = time.monotonic()
+    with pytest.raises(AssertionError, match="the scorer of rank 1 died"):
+        run_ranks(2, work, limit=30)
+    assert time.monotonic() - begun < 30
+
+
+def test_ranks_and_requests_by_themselves():
+    assert World().gather(3) == [3]
+    assert World().any(False) is False
+    assert World().merge({"a": 1}) == {"a": 1}
+    assert exchange.add_up(World(), {"groups": 2}) == {"groups": 2}
+    request = Request("ann", [1], 7)
+    exchanged = exchange.Exchange(World(), {"a": [0]}, {"ann": "a"}, answer_by_seed)([request], 2)
+    assert [[c.ids[0] for c in row] for row in exchanged] == [[ord("7"), ord("8")]]
