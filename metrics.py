@@ -96,7 +96,7 @@ def transcript(result: Rollout, step: int, limit: int = 4) -> str:
 
 
 class Clock:
-    """Where the seconds of a step went. `seconds` counts on by itself ("generate" and "sync", by the team)."""
+    """Where the seconds of a step went. `seconds` counts on by itself ("generate" and "load", by the team)."""
 
     def __init__(self, seconds: defaultdict[str, float]):
         self.seconds = seconds
@@ -114,18 +114,18 @@ class Clock:
     def report(self) -> dict[str, float]:
         """Seconds of the step and of its parts, and the peak of memory in GB (on a GPU torch's own, without vLLM's).
 
-        `sample_s` = `generate_s` + `environment_s` (scoring, texts, tokens) and loading weights while sampling;
-        `other_s` is in no part.
+        `sample_s` consists of `generate_s`, `environment_s` (scoring, texts, tokens) and loading weights meanwhile
+        (`load_s` - `sync_s`: policies that share an engine); `other_s` is in no part.
         """
         step, part = time.perf_counter() - self.started, self.seconds
         peak: float = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
         if torch.cuda.is_available():
             peak = torch.cuda.max_memory_allocated()
-        parts = {f"{name}_s": part[name] for name in ("sample", "generate", "exchange", "update", "sync")}
+        parts = {f"{name}_s": part[name] for name in ("sample", "generate", "exchange", "update", "sync", "load")}
         return {
             "step_s": step,
             **parts,
-            "environment_s": max(0.0, part["sample"] - part["generate"]),
+            "environment_s": part["sample"] - part["generate"] - max(0.0, part["load"] - part["sync"]),
             "other_s": step - part["sample"] - part["exchange"] - part["update"] - part["sync"],
             "peak_gb": peak / 1e9,
         }

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from distributed.shard import full_weights, shard
 from envs import Message
+from fused import fuse_layers
 from grouping import GroupKey, Sample
 from packing import Pack, pack_samples, packed, token_logprobs
 
@@ -127,9 +128,11 @@ def make_optimizer(model: nn.Module, lr: float) -> torch.optim.Optimizer:
 
 def make_policy(
     name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, lr: float, device: str = "cpu",
-    mesh: DeviceMesh | None = None, checkpointing: bool = False,
+    mesh: DeviceMesh | None = None, checkpointing: bool = False, fused: bool = False,
 ) -> Policy:  # fmt: skip
     """A policy from a model on the CPU: moved to `device`, or sharded over the ranks of `mesh`."""
+    if fused and device.startswith("cuda"):
+        fuse_layers(model)
     if checkpointing:  # activations of a layer are computed again in the backward pass instead of kept
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.train()

@@ -40,7 +40,7 @@ class Team:
         self.wavefront = wavefront
         self.seconds: defaultdict[str, float] = defaultdict(
             float
-        )  # spent in "generate" and "sync" since somebody cleared it
+        )  # spent in "generate" and "load" since somebody cleared it
         self._version = 0
         self._holds: dict[int, tuple[str, int]] = {}  # id of an engine -> the policy and version in it
         self.sync()
@@ -72,7 +72,7 @@ class Team:
             started = time.perf_counter()
             engine.load(self.policies[name].weights(engine.dtype))
             self._holds[id(engine)] = (name, self._version)
-            self.seconds["sync"] += time.perf_counter() - started
+            self.seconds["load"] += time.perf_counter() - started
         return engine
 
     def answer(self, name: str, requests: list[Request], n: int, temperature: float) -> list[list[Completion]]:

@@ -75,6 +75,7 @@ class Config:
     engine_memory: float = opt(0.3, "vllm: share of the GPU's memory for its weights and cache", "X")
     engine_sleep: bool = opt(False, "vllm: give that memory back during updates", "")
     gradient_checkpointing: bool = opt(False, "compute activations twice instead of keeping them: less memory", "")
+    fused: bool = opt(False, "compile layers for the update on a GPU (faster, but the first step is slow)", "")
     sampling: Literal["tree", "chains"] = opt("tree", "tree is AT-GRPO, chains is GRPO")
     grouping: Literal["agent_turn", "trajectory"] = opt("agent_turn", "agent_turn for a tree, trajectory for chains")
     num_candidates: int = opt(8, "K, candidates of a prompt (chains: trajectories of an environment)")
@@ -146,7 +147,8 @@ def train(config: Config, objective: UpdateConfig, world: World) -> None:
                 metrics = update(policy, batch, objective, seed=(config.seed, step))
                 trained |= {f"{name}/{metric}": value for metric, value in metrics.items()}
             row |= world.merge(trained)
-        team.sync()
+        with clock("sync"):
+            team.sync()
 
         log_step(config, run, team, row, result, clock)
         if due(config.report_every, step + 1) and step + 1 < config.steps:
@@ -220,8 +222,9 @@ def make_team(config: Config, agents: Sequence[str], world: World, load: Load) -
         model, tokenizers[name] = load(name)
         if name in meshes:
             policies[name] = make_policy(
-                name, model, tokenizers[name], config.lr, world.device, meshes[name], config.gradient_checkpointing
-            )
+                name, model, tokenizers[name], config.lr, world.device, meshes[name],
+                config.gradient_checkpointing, config.fused,
+            )  # fmt: skip
     return Team(policies, policy_of, make_engines(config, policies), tokenizers, world, homes)
 
 
