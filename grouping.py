@@ -68,6 +68,23 @@ def trajectory_key(sample: Sample) -> Hashable:
     return sample.key.env
 
 
+def prompt_key(sample: Sample) -> Hashable:
+    """Agent- and turn-wise groups of chains that run side by side: they may only compare answers to one prompt, and
+    after the first action hardly two chains share one, so most groups have a single member (ablation).
+    """
+    return sample.key, tuple(sample.prompt_ids)
+
+
+def agent_key(sample: Sample) -> Hashable:
+    """All turns of an agent in one group, although their prompts differ (ablation)."""
+    return sample.key.env, sample.key.agent
+
+
+def turn_key(sample: Sample) -> Hashable:
+    """All agents of a turn in one group, although their prompts differ (ablation)."""
+    return sample.key.env, sample.key.turn
+
+
 def group_samples(
     samples: Iterable[Sample], key: Callable[[Sample], Hashable] = agent_turn_key
 ) -> dict[Hashable, list[Sample]]:

@@ -161,16 +161,18 @@ def rollout_tree(
     seed: Sequence[int] = (0,),
     env_ids: Sequence[int] | None = None,
     pool: Executor | None = None,
+    outcome_only: bool = False,
 ) -> Rollout:
     """Tree sampling over environments that were just reset: K = `num_candidates` candidates at every agent and turn.
 
     `seed` (for instance run seed and step) and `env_ids` (default: the position) fix the seed of every request. `pool`
-    scores different environments in parallel; the result does not depend on it. Raises ValueError when the engine
-    returns the wrong number of lists or completions.
+    scores different environments in parallel; the result does not depend on it. `outcome_only` (an ablation) rewards an
+    action with 1 when it solves the task and else with 0, whatever `alpha`. Raises ValueError when the engine returns
+    the wrong number of lists or completions.
     """
     seed_of = _seeds(seed, num_candidates)
     players = [
-        _play(env, i, encode, decode, max_turns, alpha, seed_of)
+        _play(env, i, encode, decode, max_turns, _solved if outcome_only else _mixed(alpha), seed_of)
         for i, env in zip(_env_ids(envs, env_ids), envs, strict=True)
     ]
     return Rollout(_drive(players, generate, num_candidates, pool))
@@ -188,20 +190,21 @@ def rollout_chains(
     seed: Sequence[int] = (0,),
     env_ids: Sequence[int] | None = None,
     pool: Executor | None = None,
+    returns: bool = True,
 ) -> Rollout:
     """Plain GRPO: `num_candidates` independent trajectories of every environment; arguments as in `rollout_tree`.
 
     Every sample of a trajectory carries the return of the trajectory: the team reward of its last action (`alpha`
     does not apply, local rewards are not part of it). When one action cannot be scored the whole trajectory is
-    invalid.
+    invalid. Without `returns` (an ablation) every action keeps its own reward, alpha * team + local.
     """
     players = [
-        _play(env.copy(), i, encode, decode, max_turns, alpha, _seeds(seed, num_candidates, k), trajectory=k)
+        _play(env.copy(), i, encode, decode, max_turns, _mixed(alpha), _seeds(seed, num_candidates, k), trajectory=k)
         for i, env in zip(_env_ids(envs, env_ids), envs, strict=True)
         for k in range(num_candidates)
     ]
     episodes = _drive(players, generate, 1, pool)
-    for episode in episodes:
+    for episode in episodes if returns else []:
         for sample in episode.samples:
             sample.reward, sample.valid = episode.samples[-1].team, episode.ended != "infra"
     return Rollout(episodes)
@@ -269,6 +272,15 @@ def evaluate(
 # ---------------------------------------------------------------------------------------------------- one environment
 
 Player = Generator[list[Request], list[list[Completion]], Episode]
+Score = Callable[[Reward], float]  # what an action is worth to training
+
+
+def _mixed(alpha: float) -> Score:
+    return lambda reward: mixed_reward(reward, alpha)
+
+
+def _solved(reward: Reward) -> float:
+    return float(reward.team >= 1)  # the team reward is 1 exactly when the task is solved
 
 
 def _play(
@@ -277,7 +289,7 @@ def _play(
     encode: Encode,
     decode: Decode,
     max_turns: int,
-    alpha: float,
+    score: Score,
     seed_of: Callable[[int, int, int], int],
     trajectory: int | None = None,
 ) -> Player:
@@ -311,7 +323,7 @@ def _play(
                         reward: Reward | None = twin.step(agent, text)
                     except InfraError:
                         reward = None
-                    sample = _sample(GroupKey(env_id, turn, agent), request, candidate, reward, alpha, trajectory)
+                    sample = _sample(GroupKey(env_id, turn, agent), request, candidate, reward, score, trajectory)
                     episode.samples.append(sample)
                     if reward is not None and (best is None or sample.reward > best[0].reward):  # ties: the first
                         best = (sample, twin, Step(turn, agent, messages, text, reward))
@@ -329,20 +341,20 @@ def _play(
 
 
 def _sample(
-    key: GroupKey, request: Request, candidate: Completion, reward: Reward | None, alpha: float, trajectory: int | None
+    key: GroupKey, request: Request, candidate: Completion, reward: Reward | None, score: Score, trajectory: int | None
 ) -> Sample:
     sample = Sample(
         key=key,
         prompt_ids=request.prompt_ids,
         response_ids=candidate.ids,
         logprobs=candidate.logprobs,
-        reward=0.0 if reward is None else mixed_reward(reward, alpha),
+        reward=0.0 if reward is None else score(reward),
         valid=reward is not None,
         trajectory=trajectory,
         truncated=candidate.finish_reason == "length",
     )
     if reward is not None:
-        if not isfinite(sample.reward):
+        if not isfinite(sample.reward + reward.team + reward.local):
             raise ValueError(f"{key}: reward {reward} is not finite; raise InfraError when an answer cannot be scored")
         sample.team, sample.local, sample.info = reward.team, reward.local, reward.info
     return sample

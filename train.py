@@ -24,6 +24,7 @@ from argparse import ArgumentDefaultsHelpFormatter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -40,7 +41,15 @@ from distributed import exchange
 from distributed.world import World, place, start
 from engines import TransformersEngine, VllmEngine
 from envs import TASKS, Board, Env, make_env
-from grouping import agent_turn_key, assign_advantages, group_samples, trajectory_key
+from grouping import (
+    agent_key,
+    agent_turn_key,
+    assign_advantages,
+    group_samples,
+    prompt_key,
+    trajectory_key,
+    turn_key,
+)
 from metrics import Clock, alarms, rollout_metrics, step_line, transcript
 from policy import Policy, load_model, make_policy
 from rollout import Evaluation, Rollout, evaluate, rollout_chains, rollout_tree
@@ -49,6 +58,18 @@ from trees import tree_rows
 from update import UpdateConfig, update
 
 HELD_OUT_SEEDS = 2**41  # training seeds lie below 2**40
+SAMPLING: dict[str, Callable[..., Rollout]] = {
+    "tree": rollout_tree,
+    "chains": rollout_chains,
+    "parallel": partial(rollout_chains, returns=False),
+}
+KEYS = {
+    "agent_turn": agent_turn_key,
+    "trajectory": trajectory_key,
+    "agent": agent_key,
+    "turn": turn_key,
+    "prompt": prompt_key,
+}
 
 
 def opt(default: Any, text: str, metavar: str = "N") -> Any:
@@ -76,8 +97,16 @@ class Config:
     engine_sleep: bool = opt(False, "vllm: give that memory back during updates", "")
     gradient_checkpointing: bool = opt(False, "compute activations twice instead of keeping them: less memory", "")
     fused: bool = opt(False, "compile layers for the update on a GPU (faster, but the first step is slow)", "")
-    sampling: Literal["tree", "chains"] = opt("tree", "tree is AT-GRPO, chains is GRPO")
-    grouping: Literal["agent_turn", "trajectory"] = opt("agent_turn", "agent_turn for a tree, trajectory for chains")
+    frozen: list[str] = opt([], "policies that play but are not trained", "NAME")
+    sampling: Literal["tree", "chains", "parallel"] = opt(
+        "tree", "tree is AT-GRPO, chains is GRPO; parallel: chains whose actions are compared one by one (ablation)"
+    )
+    grouping: Literal["agent_turn", "trajectory", "agent", "turn", "prompt"] = opt(
+        "agent_turn", "agent_turn for a tree, trajectory for chains, prompt for parallel; agent, turn: ablations"
+    )
+    reward: Literal["mixed", "outcome"] = opt(
+        "mixed", "mixed: alpha * team + local; outcome: 1 if solved, else 0 (ablation)"
+    )
     num_candidates: int = opt(8, "K, candidates of a prompt (chains: trajectories of an environment)")
     max_turns: int = opt(6, "T, turns of an environment")
     alpha: float = opt(1.0, "weight of the team reward beside the local one", "X")
@@ -110,8 +139,9 @@ def train(config: Config, objective: UpdateConfig, world: World) -> None:
     """The whole of AT-GRPO, on any number of ranks. Raises ValueError on options that do not fit together."""
     run = Path(config.output_dir)
     team, start, before, pool = set_up(config, objective, run, world)
-    sample = {"tree": rollout_tree, "chains": rollout_chains}[config.sampling]
-    key = {"agent_turn": agent_turn_key, "trajectory": trajectory_key}[config.grouping]
+    sample, key = SAMPLING[config.sampling], KEYS[config.grouping]
+    if config.reward == "outcome":
+        sample = partial(sample, outcome_only=True)
     bar = tqdm(range(start, config.steps), "train", initial=start, total=config.steps, disable=not world.main)
     for step in bar:
         clock = Clock(team.seconds)
@@ -143,6 +173,8 @@ def train(config: Config, objective: UpdateConfig, world: World) -> None:
         trained: dict[str, float] = {}
         with clock("update"):
             for name, policy in team.policies.items():
+                if name in config.frozen:
+                    continue
                 batch = [sample for sample in result.samples if team.policy_of[sample.key.agent] == name]
                 metrics = update(policy, batch, objective, seed=(config.seed, step))
                 trained |= {f"{name}/{metric}": value for metric, value in metrics.items()}
@@ -214,6 +246,8 @@ def make_team(config: Config, agents: Sequence[str], world: World, load: Load) -
     """The policies of this rank, each with its own weights and optimizer, and the engines that sample from them."""
     policy_of = parse_policies(config.policies, agents)
     names = list(dict.fromkeys(policy_of.values()))
+    if not set(config.frozen) < set(names):
+        raise ValueError(f"--frozen {' '.join(config.frozen)}: name some of the policies {', '.join(names)}, not all")
     homes = place(names, world.size, config.placement)
     policies: dict[str, Policy] = {}
     tokenizers = {}
@@ -394,12 +428,15 @@ def parse(argv: Sequence[str] | None = None) -> tuple[Config, UpdateConfig]:
     config, objective = parser.parse_args_into_dataclasses(argv)
     if config.task not in TASKS:
         raise ValueError(f"--task {config.task}: choose one of {', '.join(TASKS)}")
-    if (config.sampling, config.grouping) not in (("tree", "agent_turn"), ("chains", "trajectory")):
+    groupings = {"tree": ("agent_turn", "agent", "turn"), "chains": ("trajectory",), "parallel": ("prompt",)}
+    if config.grouping not in groupings[config.sampling]:
         raise ValueError(
             f"--sampling {config.sampling} --grouping {config.grouping}: a tree has agent- and turn-wise groups and no "
-            "trajectories to compare; chains see different prompts after the first action. "
-            "Use tree with agent_turn or chains with trajectory"
+            "trajectories to compare; chains see different prompts after the first action. Use tree with agent_turn or "
+            "chains with trajectory (ablations: tree with agent or turn, parallel with prompt)"
         )
+    if config.reward == "outcome" and config.sampling != "tree":
+        raise ValueError(f"--reward outcome --sampling {config.sampling}: the reward of an action is that of a tree")
     check_ranges({**asdict(config), **asdict(objective), "max_response_tokens": config.max_response_tokens})
     if config.resume and not config.output_dir:
         raise ValueError("--resume needs --output-dir, the folder of the run to go on with")

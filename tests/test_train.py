@@ -222,7 +222,7 @@ def test_help_fits_a_screen_or_two(capsys):
     options = set(re.findall(r"^  (--[a-z]\w*)", out, re.M))
     assert {"--task", "--workflow", "--model", "--engine", "--policies", "--sampling", "--grouping"} <= options
     assert {"--steps", "--seed", "--output_dir", "--resume"} <= options
-    assert len(options) <= 42
+    assert len(options) <= 44
     assert len(out.splitlines()) <= 100
 
 
