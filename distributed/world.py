@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import sys
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from multiprocessing import connection
 from typing import Any, TypeVar
 
 import torch
@@ -15,6 +19,9 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 T = TypeVar("T")
+
+JOIN = 300.0  # seconds until all ranks must have started: on a cold file system imports take minutes
+GRACE = 10.0  # seconds that a rank has to show an error of its own after another one has died
 
 
 @dataclass(frozen=True)
@@ -24,6 +31,7 @@ class World:
     rank: int = 0
     size: int = 1
     device: str = "cpu"
+    lifeline: Lifeline | None = None
 
     @property
     def main(self) -> bool:
@@ -58,6 +66,8 @@ class World:
     def close(self) -> None:
         """Leave the job after its work is done."""
         self.barrier()
+        if self.lifeline:
+            self.lifeline.over = True
         if dist.is_initialized() and "vllm" not in sys.modules:  # vLLM ends the group itself, after its own
             dist.destroy_process_group()
 
@@ -73,12 +83,54 @@ class World:
         return {name: made[tuple(ranks)] for name, ranks in homes.items() if self.rank in ranks}
 
 
+class Lifeline:
+    """Ends this process when another rank has died, in whatever it is busy with.
+
+    torchrun does so for the ranks of one machine. On the others a rank that samples would notice when it is done, and
+    one that waits in NCCL perhaps never. So every rank holds a connection to rank 0, on which nothing is ever sent: the
+    system closes it when a process ends, however it ends. Raises TimeoutError when not all ranks start within JOIN
+    seconds.
+    """
+
+    def __init__(self, rank: int, size: int, store: dist.Store):
+        self.rank, self.over, self.lines = rank, False, list[socket.socket]()
+        address = os.environ["MASTER_ADDR"]  # where rank 0 runs
+        if rank > 0:
+            self.lines = [socket.create_connection((address, int(store.get("lifeline"))))]
+        else:
+            family = min(info[0] for info in socket.getaddrinfo(address, None))  # IPv4 where there is a choice
+            with socket.create_server(("", 0), family=family, backlog=size) as server:
+                server.settimeout(JOIN)
+                store.set("lifeline", str(server.getsockname()[1]))
+                try:
+                    while len(self.lines) < size - 1:
+                        self.lines.append(server.accept()[0])
+                except TimeoutError:
+                    found = len(self.lines) + 1
+                    raise TimeoutError(f"only {found} of {size} ranks have started within {JOIN:.0f} s") from None
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        connection.wait(self.lines)  # one of them was closed
+        for line in self.lines:
+            line.close()  # rank 0 tells the others
+        time.sleep(GRACE)
+        if not self.over:
+            sys.stderr.write(f"rank {self.rank}: another rank has ended, its own output says why\n")
+            sys.stderr.flush()
+            os._exit(1)  # the main thread may be in a call that never returns
+
+
 def start(device: str) -> World:
     """Join the job that torchrun started, or make a world of one. `device` is cpu or cuda.
 
     A GPU always gets a process group, alone too: FSDP keeps its float32 weights and computes in bfloat16.
     """
     size, local = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))
+    rank, store, lifeline = 0, dist.HashStore(), None
+    if size > 1:
+        store, rank, size = next(dist.rendezvous("env://", timeout=timedelta(seconds=JOIN)))
+        lifeline = Lifeline(rank, size, store)  # before anything that may fail on one rank only
     if device == "cuda":
         if local >= torch.cuda.device_count():
             raise ValueError(f"--device cuda: local rank {local}, but {torch.cuda.device_count()} GPUs on this machine")
@@ -87,12 +139,10 @@ def start(device: str) -> World:
     if size == 1 and not device.startswith("cuda"):
         return World(device=device)
     backend = "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo"  # objects travel through gloo
-    # a rank may wait long while another one samples; ranks that died are noticed by their closed connections
-    options: dict[str, Any] = {"backend": backend, "timeout": timedelta(hours=1)}
-    if size == 1:
-        options |= {"store": dist.HashStore(), "rank": 0, "world_size": 1}
-    dist.init_process_group(**options)
-    return World(dist.get_rank(), size, device)
+    patience = timedelta(hours=1)  # a rank may wait long while another one samples; the lifeline notices deaths
+    store.set_timeout(patience)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patience)
+    return World(rank, size, device, lifeline)
 
 
 def place(names: Sequence[str], size: int, spec: Sequence[str] = ()) -> dict[str, list[int]]:
