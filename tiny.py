@@ -14,7 +14,13 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from envs import Board
 from grouping import GroupKey, Sample
@@ -113,11 +119,19 @@ def noisy_examples(env: Board, rng: np.random.Generator, turns: int) -> list[tup
     return examples
 
 
-def warm_start(policy: Policy, make: Callable[[], Board], *, steps: int, turns: int, seed: int) -> float:
+def build(seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model and its tokenizer."""
+    tokenizer = build_tokenizer()
+    return build_model(tokenizer, seed), tokenizer
+
+
+def warm_start(
+    policy: Policy, make: Callable[[], Board], *, steps: int, turns: int, seed: int, lr: float = 3e-3
+) -> float:
     """Imitate noisy moves (a share of GOOD is good) on fresh levels; returns the last cross-entropy, nats a token."""
     rng, loss = np.random.default_rng([seed, 3]), torch.zeros(())
     end = policy.tokenizer.eos_token_id
-    optimizer = torch.optim.AdamW(policy.model.parameters(), lr=3e-3, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(policy.model.parameters(), lr=lr, weight_decay=0.0)
     with packed(policy.model):
         for _ in range(steps):
             samples = []

@@ -116,7 +116,7 @@ class Config:
     lr: float = opt(4e-4, "peak learning rate (about 1e-6 for a pretrained model)", "X")
     lr_final: float = opt(0.1, "share of the peak left at the last step (linear decay)", "X")
     lr_warmup: int = opt(10, "steps of linear warm-up")
-    warm_start: int = opt(60, "tiny: steps of imitating noisy moves (boards only)")
+    warm_start: int = opt(-1, "steps of imitating noisy moves (boards only; default: 60 for tiny, else 0)")
     max_response_tokens: int = opt(16, "limit of a response")
     eval_envs: int = opt(200, "held-out environments, played greedily before and after training")
     report_every: int = opt(25, "steps between held-out evaluations and printed examples, 0 for none")
@@ -295,21 +295,23 @@ def parse_policies(values: Sequence[str], agents: Sequence[str]) -> dict[str, st
 
 
 def first_model(config: Config) -> Load:
-    """How a policy starts: a model from the hub or a folder, or the tiny one after its warm start (one for all)."""
-    if config.model != "tiny":
+    """How a policy starts: the tiny model, or one from the hub or a folder; warm-started once for all policies."""
+    if config.model != "tiny" and not config.warm_start:
         return lambda name: load_model(config.model)
-    tokenizer = tiny.build_tokenizer()
-    model = tiny.build_model(tokenizer, config.seed)
+    model, tokenizer = tiny.build(config.seed) if config.model == "tiny" else load_model(config.model)
     if isinstance(training_env(config), Board):
+        device = "cpu" if config.model == "tiny" else config.device
         tiny.warm_start(
-            make_policy("tiny", model, tokenizer, config.lr),
+            make_policy("warm start", model, tokenizer, config.lr, device),
             lambda: cast(Board, training_env(config)),
             steps=config.warm_start,
             turns=config.max_turns,
             seed=config.seed,
+            lr=3e-3 if config.model == "tiny" else 2e-5,
         )
+        model.to("cpu")  # type: ignore[arg-type]
     else:  # math and code: the tiny model shows that everything runs, no more
-        print(f"no warm start: {config.task} has no noisy answers to imitate; tiny starts from random weights")
+        print(f"no warm start: {config.task} has no noisy answers to imitate; {config.model} starts as it is")
     return lambda name: (copy.deepcopy(model), tokenizer)
 
 
@@ -443,6 +445,8 @@ def parse(argv: Sequence[str] | None = None) -> tuple[Config, UpdateConfig]:
     if not config.output_dir:
         config.output_dir = f"runs/{config.task}-{time.strftime('%Y%m%d-%H%M%S')}"
     config.device = config.device or default_device()
+    if config.warm_start < 0:
+        config.warm_start = 60 if config.model == "tiny" else 0
     objective.max_response_tokens = config.max_response_tokens
     return config, objective
 

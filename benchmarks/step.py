@@ -1,0 +1,166 @@
+"""One training step in its parts, on one GPU or under torchrun: rollout, exchange, update, weight sync, memory.
+
+    python benchmarks/step.py --shape qwen3-1.7b                                           one GPU, random weights
+    torchrun --nproc-per-node 4 benchmarks/step.py --shape qwen3-1.7b                      one policy on four GPUs
+    torchrun --nproc-per-node 2 benchmarks/step.py --model FOLDER --policies per_role      one policy on each GPU
+    torchrun --nproc-per-node 4 benchmarks/step.py --shape qwen3-8b --ckpt --sleep         sharded over four GPUs
+
+Two agents talk for `--turns` turns about a text of `--prompt` words; rewards are random, so that every group has a
+gradient and nothing depends on what a model can do. `--envs` is for each GPU: more GPUs, more environments. The first
+step warms up; the numbers are medians of the others, tokens are those sampled and those that the update is about
+(prompt and response of every sample) a second and GPU. "idle" is the share of sampling in which a rank's engine waited.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import zlib
+from pathlib import Path
+from statistics import median
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, Qwen3Config
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import tiny
+import train
+from distributed import exchange
+from distributed.world import World, place, start
+from envs import Reward
+from grouping import assign_advantages, group_samples
+from metrics import Clock
+from policy import make_policy
+from rollout import rollout_tree
+from team import Team
+from update import UpdateConfig, update
+
+SHAPES = {  # width, width of the MLP, layers, heads, key/value heads, head size, vocabulary, tied
+    "small": (128, 256, 2, 4, 2, 32, 512, True),
+    "qwen3-0.6b": (1024, 3072, 28, 16, 8, 128, 151936, True),
+    "qwen3-1.7b": (2048, 6144, 28, 16, 8, 128, 151936, True),
+    "qwen3-4b": (2560, 9728, 36, 32, 8, 128, 151936, True),
+    "qwen3-8b": (4096, 12288, 36, 32, 8, 128, 151936, False),
+}
+
+
+class Talk:
+    """An environment that takes any answer and rewards it by chance, the same chance for the same text."""
+
+    agents, simultaneous, done, solved = ("first", "second"), False, False, False
+
+    def __init__(self, seed: int, words: int):
+        self.text = " ".join(f"w{(seed * 7919 + i * 104729) % 997}" for i in range(words))
+        self.last = ""
+
+    def observe(self, agent: str) -> list[dict[str, str]]:
+        return [{"role": "user", "content": f"{self.text}\n{agent}: go on after: {self.last}"}]
+
+    def step(self, agent: str, text: str) -> Reward:
+        self.last = text[-40:]
+        return Reward(0.0, zlib.crc32(text.encode()) / 2**32)
+
+    def copy(self) -> Talk:
+        twin = object.__new__(Talk)
+        twin.__dict__ |= self.__dict__
+        return twin
+
+
+def build_model(args: argparse.Namespace, device: str) -> tuple[PreTrainedModel, object]:
+    tokenizer = AutoTokenizer.from_pretrained(args.model) if args.model else tiny.build_tokenizer()
+    if not args.shape:
+        return AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32), tokenizer
+    width, mlp, layers, heads, kv_heads, size, vocabulary, tied = SHAPES[args.shape]
+    config = Qwen3Config(
+        vocab_size=vocabulary, hidden_size=width, intermediate_size=mlp, num_hidden_layers=layers,
+        num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=size, tie_word_embeddings=tied,
+        max_position_embeddings=8192, eos_token_id=tokenizer.eos_token_id, bos_token_id=None, pad_token_id=None,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    with torch.device(device):  # random weights are drawn a hundred times faster there
+        return AutoModelForCausalLM.from_config(config, dtype=torch.float32), tokenizer
+
+
+def build_team(args: argparse.Namespace, world: World) -> Team:
+    names = {"shared": ["shared"], "per_role": list(Talk.agents)}[args.policies]
+    policy_of = dict(zip(Talk.agents, names * 2, strict=False))
+    homes = place(names, world.size)
+    policies, tokenizers = {}, {}
+    meshes = world.meshes(homes)
+    for name in names:
+        model, tokenizers[name] = build_model(args, world.device if name in meshes else "meta")
+        if name in meshes:
+            policies[name] = make_policy(
+                name, model, tokenizers[name], 1e-6, world.device, meshes[name], args.ckpt, args.fused
+            )
+    config = train.Config(
+        engine=args.engine, max_response_tokens=args.max_tokens, engine_memory=args.memory, engine_sleep=args.sleep
+    )
+    engines = train.make_engines(config, policies)
+    return Team(policies, policy_of, engines, tokenizers, world, homes, not args.no_wavefront)
+
+
+def one_step(args: argparse.Namespace, team: Team, step: int) -> dict[str, float]:
+    world, clock = team.world, Clock(team.seconds)
+    ids = world.mine(range(args.envs * world.size))
+    with clock("sample"):
+        result = rollout_tree(
+            [Talk(i, args.prompt) for i in ids], team.sampler(1.0), encode=team.encode, decode=team.decode,
+            num_candidates=args.candidates, max_turns=args.turns, seed=(0, step), env_ids=ids,
+        )  # fmt: skip
+        team.rest()
+    assign_advantages(group_samples(result.samples))
+    with clock("exchange"):
+        result = exchange.share(world, result)
+    with clock("update"):
+        for name, policy in team.policies.items():
+            batch = [sample for sample in result.samples if team.policy_of[sample.key.agent] == name]
+            metrics = update(policy, batch, UpdateConfig(minibatches=2, micro_batch_tokens=args.pack), (0, step))
+        world.barrier()
+    with clock("sync"):
+        team.sync()
+        world.barrier()
+    times = clock.report()
+    sampled = sum(len(sample.response_ids) for sample in result.samples)
+    raw = sampled + sum(len(sample.prompt_ids) for sample in result.samples)
+    free, total = torch.cuda.mem_get_info() if torch.cuda.is_available() else (0, 0)
+    return {
+        **times,
+        "rollout_tokens_s_gpu": sampled / times["sample_s"] / world.size,
+        "update_tokens_s_gpu": raw / times["update_s"] / world.size,
+        "idle": 1 - times["generate_s"] / times["sample_s"],
+        "other_share": times["other_s"] / times["step_s"],
+        "device_gb": (total - free) / 1e9,
+        "gap": metrics["logprob_gap"],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", help="a folder with a model, or only a tokenizer where --shape is given")
+    parser.add_argument("--shape", choices=SHAPES, help="random weights of this shape")
+    parser.add_argument("--policies", choices=["shared", "per_role"], default="shared")
+    parser.add_argument("--engine", choices=["vllm", "transformers"], default="vllm")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--memory", type=float, default=0.3)
+    numbers = {"envs": 16, "candidates": 8, "turns": 2, "prompt": 250, "max-tokens": 256, "steps": 4, "pack": 16384}
+    for name, value in numbers.items():
+        parser.add_argument(f"--{name}", type=int, default=value)
+    for name in ("ckpt", "fused", "sleep", "no-wavefront"):
+        parser.add_argument(f"--{name}", action="store_true")
+    args = parser.parse_args()
+    world = start(args.device)
+    team = build_team(args, world)
+    rows = [one_step(args, team, step) for step in range(args.steps)]
+    mine = {key: median(row[key] for row in rows[1:] or rows) for key in rows[0]}
+    everybody = world.gather(mine)
+    if world.main:
+        print(f"{args.shape or args.model}, {args.policies}, {world.size} GPUs, first step {rows[0]['step_s']:.1f} s")
+        for rank, values in enumerate(everybody):
+            print(f"rank {rank} " + json.dumps({key: round(value, 4) for key, value in values.items()}))
+    world.close()
+
+
+if __name__ == "__main__":
+    main()
