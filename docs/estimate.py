@@ -1,0 +1,69 @@
+"""What a run needs: memory by counting bytes, time by the steps that a run has measured. Standard library only.
+
+python docs/estimate.py                           the table of memory in docs/reproduce.md
+python docs/estimate.py runs/NAME --steps 200     hours for so many steps like those of a run
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from statistics import median
+
+# parameters in billions: all of them, one decoder layer, embedding and output head (one matrix where they are tied)
+MODELS = {"Qwen3-1.7B": (1.72, 0.050, 0.311), "Qwen3-8B": (8.19, 0.193, 1.245)}
+
+
+def gigabytes(model: str, ranks: int) -> float:
+    """GB on each GPU of a policy that lives on so many, before activations, the cache of the engine and temporaries.
+
+    A parameter costs 16 bytes for training, sharded: float32 weight, gradient and two moments of AdamW. The engine of
+    every rank has a whole copy in 2 bytes. One layer, embedding and head are gathered in 2 bytes while they are used.
+
+    >>> round(gigabytes("Qwen3-1.7B", 4), 1)
+    11.0
+    """
+    all_of_it, layer, ends = MODELS[model]
+    return 16 * all_of_it / ranks + 2 * all_of_it + 2 * (layer + ends)
+
+
+def hours(timing: list[dict[str, float]], steps: int, skip: int = 2) -> float:
+    """Hours of training alone, from the median step of `timing.jsonl`; the first steps compile and warm up.
+
+    Raises ValueError when there are no steps after those.
+    """
+    measured = [row["step_s"] for row in timing[skip:]]
+    if not measured:
+        raise ValueError(f"timing.jsonl has {len(timing)} steps; an estimate needs more than {skip}")
+    return median(measured) * steps / 3600
+
+
+def table() -> str:
+    """The Markdown table of docs/reproduce.md."""
+    ranks = (1, 2, 4, 8)
+    head = " | ".join(f"{n} GPU" if n == 1 else f"{n} GPUs" for n in ranks)
+    lines = [f"| GB on each GPU | {head} |", "|---" * 5 + "|"]
+    return "\n".join(
+        [*lines, *(f"| {name} | {' | '.join(f'{gigabytes(name, n):.0f}' for n in ranks)} |" for name in MODELS)]
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", nargs="?", metavar="RUN", help="a run folder with timing.jsonl")
+    parser.add_argument("--steps", type=int, default=200, help="steps to estimate (default 200)")
+    arguments = parser.parse_args()
+    if arguments.run is None:
+        print(table())
+        return
+    try:
+        rows = [json.loads(line) for line in (Path(arguments.run) / "timing.jsonl").read_text().splitlines()]
+        print(f"{hours(rows, arguments.steps):.2f} hours for {arguments.steps} steps")
+    except (OSError, ValueError) as error:
+        sys.exit(f"estimate.py: error: {error}")
+
+
+if __name__ == "__main__":
+    main()
