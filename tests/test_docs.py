@@ -1,0 +1,344 @@
+"""The pages of docs/ and the recipes say nothing that does not hold: numbers, commands, names, links, settings.
+
+The README has its own tests in test_readme.py; what is common to all pages is tested here for the README too.
+Addresses on the web are not opened: tests need no network.
+"""
+
+import ast
+import doctest
+import json
+import math
+import os
+import re
+import shlex
+import sys
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+import envs
+import evaluate
+import metrics
+import train
+from distributed.world import place
+
+ROOT = Path(__file__).parent.parent
+sys.path.append(str(ROOT / "docs"))
+
+import estimate  # noqa: E402
+import tour as tour_script  # noqa: E402
+
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [ROOT / "README.md", *DOCS]
+RECIPES = sorted((ROOT / "recipes").glob("*.args"))
+FENCE = re.compile(r"^```(.*)\n((?:.*\n)*?)```\s*$", re.M)
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+OTHER_OPTIONS = {"--nproc-per-node", "--nnodes", "--write"}  # of torchrun and of docs/tour.py
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def read(path):
+    return path.read_text(encoding="utf-8")
+
+
+def prose(text):
+    """A page without its fences."""
+    return FENCE.sub("", text)
+
+
+def help_of(main):
+    """The options in the help of a command."""
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as printed:
+        patch.setattr("sys.argv", ["command", "--help"])
+        with pytest.raises(SystemExit):
+            main()
+    return set(re.findall(r"--[a-z][a-z0-9_-]*", printed.getvalue()))
+
+
+@pytest.fixture(scope="module")
+def options():
+    """All options of the commands."""
+    return OTHER_OPTIONS.union(*map(help_of, (train.main, evaluate.main, envs.play, estimate.main)))
+
+
+# ----------------------------------------------------------------------------------------------------------- the tour
+
+
+@pytest.fixture(scope="module")
+def tour():
+    return dict(tour_script.BLOCK.findall(read(tour_script.TOUR))), tour_script.blocks()
+
+
+def same(written, found):
+    """Words and whole numbers equal; measured ones to 2%: other processors add up in another order."""
+    if NUMBER.split(written) != NUMBER.split(found):
+        return False
+    pairs = zip(NUMBER.findall(written), NUMBER.findall(found), strict=True)
+    return all(math.isclose(float(a), float(b), rel_tol=0.02, abs_tol=0.002) if "." in a else a == b for a, b in pairs)
+
+
+def test_every_block_of_the_tour_is_what_the_run_gives(tour):
+    written, found = tour
+    assert written.keys() == found.keys()
+    assert len(found) >= 12
+    for name in found:
+        assert same(written[name], found[name]), f"{name} is now\n{found[name]}"
+
+
+def test_numbers_in_the_text_of_the_tour_are_in_its_blocks(tour):
+    written, _ = tour
+    text = prose(read(ROOT / "docs" / "tour.md"))
+    text = re.sub(r"^\|.*$|`[^`\n]*`", "", text, flags=re.M)
+    shares = {"0.1", "0.8"}  # of the local reward: tests/test_envs.py
+    assert metrics.LOGPROB_GAP == 0.1
+    loose = [n for n in re.findall(r"\d+\.\d+", text) if n not in shares and not any(n in b for b in written.values())]
+    assert loose == []
+    (trained,) = re.findall(r"of the (\d+) that were trained", text)
+    assert re.search(rf"groups/trained +{trained}\n", written["row"])
+
+
+def test_the_command_of_the_tour_is_the_run_of_its_script():
+    (command,) = re.findall(r"python train\.py (--steps 2 .*) --output-dir runs/tour", read(ROOT / "docs" / "tour.md"))
+    assert command == tour_script.OPTIONS
+
+
+def test_the_loop_fits_on_a_screen():
+    (loop,) = [node for node in functions(ROOT / "train.py") if node.name == "train"]
+    assert loop.end_lineno - loop.lineno <= 70
+
+
+def test_same_notices_what_changed():
+    assert same("team 0.333 | [D] 2.000 *", "team 0.334 | [D] 2.001 *")
+    assert not same("team 0.333", "team 0.433")
+    assert not same("176 responses", "177 responses")
+    assert not same("[D] 0.100", "[L] 0.100")
+
+
+# ---------------------------------------------------------------------------------------------------- names and links
+
+
+def functions(path):
+    """Every function and class of a file, methods too, each with its dotted name in `.dotted`."""
+    found = []
+
+    def visit(node, prefix):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, (ast.FunctionDef, ast.ClassDef)):
+                child.dotted = prefix + child.name
+                found.append(child)
+                visit(child, f"{child.dotted}.")
+
+    visit(ast.parse(read(path)), "")
+    return found
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
+def test_links_resolve(page):
+    text = re.sub(r"(?<!\[)`[^`\n]*`", "", prose(read(page)))
+    for target in re.findall(r"\]\(\s*([^)\s]+)\)", text):
+        if re.match(r"https?://", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{target}: no such file"
+        if anchor:
+            titles = re.findall(r"^#+ +(.*?)\s*$", prose(read(file)), re.M)
+            assert anchor in {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}, target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_functions_that_are_linked_exist_in_the_file(page):
+    links = re.findall(r"\[`([\w.]+)`\]\(([\w./]+\.py)\)", read(page))
+    assert links or page.name != "tour.md"
+    for name, path in links:
+        if name.endswith(".py"):
+            assert path.endswith(name)
+            continue
+        file = (page.parent / path).resolve()
+        module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+        assert name.startswith(f"{module}."), f"{name} is linked to {path}"
+        assert name.removeprefix(f"{module}.") in {node.dotted for node in functions(file)}, name
+
+
+def test_proofs_are_tests():
+    proofs = [proof for page in PAGES for proof in re.findall(r"`(tests/\w+\.py)::(\w+)`", read(page))]
+    assert len(proofs) >= 15
+    for file, name in proofs:
+        assert name in {node.name for node in functions(ROOT / file)}, f"{file}::{name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_named_files_exist(page):
+    """`recipes/...`, `docs/...`, `tests/...` and modules, wherever they are named in code."""
+    text = read(page).split("\n## Sources")[0]  # of other projects
+    named = set(re.findall(r"(?<![\w/.])((?:recipes|docs|tests|benchmarks|distributed)/[\w./-]+\.\w+)", prose(text)))
+    assert [name for name in named if not any((base / name).exists() for base in (ROOT, page.parent))] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_line_counts_hold(page):
+    """`file.py` (123 lines), and folders "under 400 lines"."""
+    text = read(page)
+    for name, count in re.findall(r"`([\w/]+\.py)` \((\d[\d,]*) lines\)", text):
+        assert len(read(ROOT / name).splitlines()) == int(count.replace(",", "")), name
+    limits = re.findall(r"`(\w+)/`, under (\d[\d,]*) lines", text)
+    assert limits or page.name != "tour.md"
+    for folder, limit in limits:
+        total = sum(len(read(path).splitlines()) for path in (ROOT / folder).glob("*.py"))
+        assert total < int(limit.replace(",", "")), folder
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
+def test_no_path_of_somebodys_machine(page):
+    paths = re.findall(r"(?:^|[\s\"'`(=])(/[\w.-]+/[\w./-]*|~/[\w.-]+|[A-Za-z]:\\\w+)", read(page), re.M)
+    assert paths == []
+
+
+# ------------------------------------------------------------------------------------------------- commands and recipes
+
+
+def words(arguments):
+    """The words of a command line, with recipes read in."""
+    text = re.sub(r"\$\(cat ([\w./]+)\)", lambda match: read(ROOT / match[1]), arguments)
+    return shlex.split(text, comments=True)
+
+
+def commands(page):
+    """(script, ranks, words) of every line of code that starts a script of ours, on `ranks` processes."""
+    for _, code in FENCE.findall(read(page)):
+        for line in code.replace("\\\n", " ").splitlines():
+            if found := re.match(r"(?:torchrun --nproc-per-node (\d+)|python3?) ([\w/]+\.py)(?: (.*))?$", line):
+                yield found[2], int(found[1] or 1), words(found[3] or "")
+
+
+def check_training(argv, ranks):
+    config, _ = train.parse(argv)
+    if config.task in ("math", "code"):
+        assert config.data
+        assert config.eval_data
+        agents = {"math": ("reasoner", "tool_user"), "code": ("coder", "tester")}[config.task]
+    else:
+        agents = train.training_env(config).agents
+    names = list(dict.fromkeys(train.parse_policies(config.policies, agents).values()))
+    homes = place(names, ranks, config.placement)
+    assert set().union(*homes.values()) == set(range(ranks))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_parse(page, options):
+    found = list(commands(page))
+    assert found or page.name == "features.md"
+    for script, ranks, argv in found:
+        assert (ROOT / script).exists(), script
+        assert {word for word in argv if word.startswith("--")} <= options, argv
+        if script == "train.py" and "--help" not in argv:
+            check_training(argv, ranks)
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
+def test_options_exist(page, options):
+    text = read(page).replace("_", "-")
+    known = {option.replace("_", "-") for option in options}
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", text)) - known == set()
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
+def test_a_recipe_is_the_setting_of_the_paper(recipe, options):
+    argv = read(recipe).split()
+    assert {word for word in argv if word.startswith("--")} <= options
+    check_training(argv, ranks=8)
+    config, objective = train.parse(argv)
+    task, size = recipe.stem.rsplit("_", 1)
+    assert (config.task, config.model.lower()) == (task, f"qwen/qwen3-{size}")
+    assert (config.num_candidates, config.max_turns, config.alpha) == (4, 4, 1)
+    assert (config.envs_per_step, objective.minibatches, objective.epochs) == (128, 2, 1)
+    assert (config.sampling, config.grouping, config.policies) == ("tree", "agent_turn", ["per_role"])
+    assert (objective.temperature, config.engine, config.sandbox) == (1, "vllm", "require")
+    if task not in ("math", "code"):
+        env = train.training_env(config)
+        assert env.tool == "python"
+        sizes = {"plan_path": ("rows", "cols", 10), "sokoban": ("rows", "cols", 6), "sudoku": ("size", "size", 4)}
+        *names, expected = sizes[task]
+        assert {getattr(env, name) for name in names} == {expected}
+
+
+@pytest.mark.skipif("AT_GRPO_DATA" not in os.environ, reason="AT_GRPO_DATA names no folder with data sets")
+def test_recipes_of_mathematics_read_aime():
+    config, _ = train.parse(read(ROOT / "recipes" / "math_1.7b.args").split())
+    for name in ("aime24", "aime25", "olympiadbench"):
+        env = train.training_env(config, str(Path(os.environ["AT_GRPO_DATA"]) / f"{name}.jsonl"))
+        assert len(env.problems) >= 30
+        assert env.agents == ("reasoner", "tool_user")
+
+
+def test_every_recipe_is_on_the_page_and_the_other_way_round():
+    named = set(re.findall(r"recipes/[\w.]+\.args", read(ROOT / "docs" / "reproduce.md")))
+    assert named == {f"recipes/{path.name}" for path in RECIPES}
+    assert len(RECIPES) == 10
+
+
+# ------------------------------------------------------------------------------------------------------------- numbers
+
+
+def test_the_table_of_memory_is_that_of_the_script():
+    assert estimate.table() in read(ROOT / "docs" / "reproduce.md")
+    assert doctest.testmod(estimate).failed == 0
+    for name, (total, layer, ends) in estimate.MODELS.items():
+        layers = round((total - ends) / layer)
+        assert layers == {"Qwen3-1.7B": 28, "Qwen3-8B": 36}[name]
+
+
+def test_hours_follow_the_median_step(tmp_path, monkeypatch, capsys):
+    rows = [{"step_s": seconds} for seconds in (99.0, 99.0, 10.0, 20.0, 30.0)]
+    assert estimate.hours(rows, 180) == pytest.approx(1.0)
+    (tmp_path / "timing.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    monkeypatch.setattr("sys.argv", ["estimate.py", str(tmp_path), "--steps", "360"])
+    estimate.main()
+    assert capsys.readouterr().out == "2.00 hours for 360 steps\n"
+    monkeypatch.setattr("sys.argv", ["estimate.py", str(tmp_path / "nothing")])
+    with pytest.raises(SystemExit, match="nothing"):
+        estimate.main()
+    with pytest.raises(ValueError, match="2 steps"):
+        estimate.hours(rows[:2], 10)
+
+
+def test_standard_errors_on_the_page():
+    text = read(ROOT / "docs" / "reproduce.md")
+    found = re.findall(
+        r"With (\d+) problems the standard error of 0\.5 is ([\d.]+), with the (\d+) of AIME it is ([\d.]+):", text
+    )
+    ((n, error, few, larger),) = found
+    assert math.sqrt(0.25 / int(n)) == pytest.approx(float(error), abs=5e-4)
+    assert math.sqrt(0.25 / int(few)) == pytest.approx(float(larger), abs=5e-3)
+
+
+def test_published_numbers_are_complete():
+    """Two models, five methods, nine benchmarks, all of them percentages."""
+    rows = re.findall(r"^\| ((?:single agent|MAS)[^|]*)\|(.*)\|$", read(ROOT / "docs" / "reproduce.md"), re.M)
+    assert len(rows) == 10
+    for _, cells in rows:
+        values = [float(cell) for cell in cells.split("|")]
+        assert len(values) == 9
+        assert all(0 <= value <= 100 for value in values)
+
+
+# ------------------------------------------------------------------------------------------------------------ features
+
+
+def test_every_cell_of_the_feature_table_has_its_source():
+    text = read(ROOT / "docs" / "features.md")
+    table, sources = text.split("\n## Sources")
+    rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in table.splitlines() if line.startswith("| ")]
+    assert len(rows) >= 12
+    assert {len(row) for row in rows} == {8}
+    cited = re.findall(r"<sup>(\w\d)</sup>", table)
+    listed = re.findall(r"^\| (\w\d) \|", sources, re.M)
+    assert set(cited) == set(listed)
+    assert len(set(listed)) == len(listed)
+    plain = {"not found", "no folder `tests/` found", "one agent"}
+    for row in rows[1:]:
+        for cell in row[2:]:
+            assert "<sup>" in cell or cell.strip() in plain, cell
