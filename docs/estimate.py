@@ -29,6 +29,23 @@ def gigabytes(model: str, ranks: int) -> float:
     return 16 * all_of_it / ranks + 2 * all_of_it + 2 * (layer + ends)
 
 
+def step_seconds(
+    prompt: float, response: float, sampled_rate: float, raw_rate: float,
+    envs: int = 128, agents: int = 2, turns: int = 4, candidates: int = 4,
+) -> float:  # fmt: skip
+    """Seconds of a step of a recipe when every environment plays all its turns and every group is trained: at most.
+
+    `prompt`, `response`: mean tokens. Rates over all GPUs, tokens a second: `sampled_rate` as
+    benchmarks/rollout_engine.py measures it, `raw_rate` (prompt + response of each sample) as
+    benchmarks/update_vs_trl.py does. Scoring is not in it.
+
+    >>> step_seconds(prompt=600, response=400, sampled_rate=8192, raw_rate=40960)
+    300.0
+    """
+    responses = envs * agents * turns * candidates
+    return responses * response / sampled_rate + responses * (prompt + response) / raw_rate
+
+
 def hours(timing: list[dict[str, float]], steps: int, skip: int = 2) -> float:
     """Hours of training alone, from the median step of `timing.jsonl`; the first steps compile and warm up.
 

@@ -113,7 +113,15 @@ def replay(run: Path) -> Tour:
 def sampling_blocks(tour: Tour) -> dict[str, str]:
     """From the metrics of the step to the committed action."""
     row, group = tour.rows[0], tour.stage(0, "tool_user")
-    names = ("solved", "samples", "groups/trained", "groups/constant", "groups/per_turn", "shared/loss")
+    names = (
+        "solved",
+        "samples",
+        "groups/trained",
+        "groups/constant",
+        "groups/invalid",
+        "groups/per_turn",
+        "shared/loss",
+    )
     first, second = (tour.result.episodes[ENV].steps[i] for i in (0, 1))
     rewards = [sample.reward for sample in group]
     seed = request_seed((tour.config.seed, 0), ENV, 0, 0, tour.config.num_candidates)
@@ -122,7 +130,7 @@ def sampling_blocks(tour: Tour) -> dict[str, str]:
         "observe": f"[system, which the tiny model does not see]\n{first.messages[0]['content']}\n"
         f"[user]\n{first.messages[1]['content']}\n[{len(group[0].prompt_ids)} tokens]\n",
         "candidates": _lines(
-            f"c={c}  seed {seed % 1000:03}+{c}  {len(s.response_ids):2} tokens  log-prob {sum(s.logprobs):6.2f}  "
+            f"c={c}  seed ...{seed % 1000:03} + {c}  {len(s.response_ids):2} tokens  log-prob {sum(s.logprobs):6.2f}  "
             f"{'cut off' if s.truncated else 'stopped'}  {tour.text(s)}"
             for c, s in enumerate(group)
         ),

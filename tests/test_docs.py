@@ -291,6 +291,13 @@ def test_the_table_of_memory_is_that_of_the_script():
         assert layers == {"Qwen3-1.7B": 28, "Qwen3-8B": 36}[name]
 
 
+def test_the_number_of_responses_on_the_page():
+    config, _ = train.parse(read(ROOT / "recipes" / "plan_path_8b.args").split())
+    factors = (config.envs_per_step, len(train.training_env(config).agents), config.max_turns, config.num_candidates)
+    assert f"{' * '.join(map(str, factors))} = {math.prod(factors)} responses" in read(ROOT / "docs" / "reproduce.md")
+    assert estimate.step_seconds(0, 1, 1, math.inf) == math.prod(factors)
+
+
 def test_hours_follow_the_median_step(tmp_path, monkeypatch, capsys):
     rows = [{"step_s": seconds} for seconds in (99.0, 99.0, 10.0, 20.0, 30.0)]
     assert estimate.hours(rows, 180) == pytest.approx(1.0)
