@@ -13,13 +13,13 @@ import re
 import shlex
 import sys
 from contextlib import redirect_stdout
+from importlib import import_module
 from io import StringIO
 from pathlib import Path
 
 import pytest
 
 import envs
-import evaluate
 import metrics
 import train
 from distributed.world import place
@@ -61,7 +61,8 @@ def help_of(main):
 @pytest.fixture(scope="module")
 def options():
     """All options of the commands."""
-    return OTHER_OPTIONS.union(*map(help_of, (train.main, evaluate.main, envs.play, estimate.main)))
+    commands = [import_module(path.stem).main for path in ROOT.glob("*.py") if "\ndef main(" in read(path)]
+    return OTHER_OPTIONS.union(*map(help_of, [*commands, envs.play, estimate.main]))
 
 
 # ----------------------------------------------------------------------------------------------------------- the tour
