@@ -1,0 +1,660 @@
+"""The paper's table of methods and its ablations on the embedded default (tiny model, plan_path), on CPU cores alone.
+
+    python experiments.py --quick                 main rows and a few ablations, 2 seeds: within 30 minutes on 2 cores
+    python experiments.py                         everything, 3 seeds
+    python experiments.py --jobs 50 --time-limit 500      the same on a large machine that is there for minutes only
+    python experiments.py --report-only           table and figure again, from the runs that are there
+
+Every training is a `train.py` process of one thread with a folder of its own under --output-dir. The same command again
+goes on where it was stopped: finished runs stay, unfinished ones resume. At the end, and after --time-limit with what
+there is by then, `experiments.md`, `experiments.svg` and `experiments.json` are written there.
+
+Equal budgets: a training step samples at most BUDGET candidates, environments * agents * turns * K, whatever the row
+(less when environments are solved early; the table has the measured mean). Every row is the greedy success on the same
+held-out levels, played with TURNS turns and no tree, so the rows differ by what was trained and by nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import html
+import json
+import math
+import multiprocessing
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from tqdm import tqdm
+
+AGENTS, TURNS, CANDIDATES, ENVS = 2, 6, 8, 32
+BUDGET = ENVS * AGENTS * TURNS * CANDIDATES  # candidates a step at most
+EVERY = 25  # steps between held-out evaluations and checkpoints
+COMMON = f"--device cpu --trees 0 --keep 1 --report-every {EVERY} --save-every {EVERY}"
+CHAINS = "--sampling chains --grouping trajectory"
+
+
+@dataclass(frozen=True)
+class Training:
+    """One way to train. `cost`: seconds a step on one core, measured roughly; it gives the order and the estimates."""
+
+    options: str  # of train.py
+    cost: float = 1.2
+    agents: int = AGENTS
+    turns: int = TURNS
+    candidates: int = CANDIDATES
+
+    @property
+    def envs(self) -> int:
+        """Environments a step, so that every training samples BUDGET candidates at most."""
+        return BUDGET // (self.agents * self.turns * self.candidates)
+
+
+TRAININGS = {
+    "single_grpo": Training(f"--workflow single {CHAINS}", 3.0, agents=1),
+    "mas_grpo": Training(CHAINS, 4.0),
+    "shared": Training(""),
+    "per_role": Training("--policies per_role"),
+    "tool_user_alone": Training("--policies per_role --frozen planner"),
+    "planner_alone": Training("--policies per_role --frozen tool_user"),
+    "parallel": Training("--sampling parallel --grouping prompt", 5.0),
+    "agent_key": Training("--grouping agent"),
+    "turn_key": Training("--grouping turn"),
+    "outcome": Training("--reward outcome", 1.5),
+    "alpha_0": Training("--alpha 0"),
+    "alpha_0.5": Training("--alpha 0.5"),
+    "k_2": Training("", 4.0, candidates=2),
+    "k_4": Training("", 2.0, candidates=4),
+    "t_1": Training("", 2.0, turns=1),
+    "t_2": Training("", 2.0, turns=2),
+    "t_4": Training("", 1.5, turns=4),
+}
+QUICK = {"single_grpo", "mas_grpo", "shared", "per_role", "tool_user_alone", "planner_alone", "parallel", "turn_key"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table: the start or the end of a training, or a team put together from checkpoints."""
+
+    label: str
+    training: str
+    untrained: bool = False
+    team: dict[str, tuple[str, str]] = field(default_factory=dict)  # agent -> (training, policy) that plays it
+
+    @property
+    def trainings(self) -> list[str]:
+        """All that have to be finished for this row."""
+        return list(dict.fromkeys([self.training, *(training for training, _ in self.team.values())]))
+
+
+def _all_turns(training: str) -> dict[str, tuple[str, str]]:
+    """A shared policy that was trained with other than TURNS turns plays both roles of a full game."""
+    return dict.fromkeys(("tool_user", "planner"), (training, "shared"))
+
+
+MAIN = [
+    Row("single agent, untrained", "single_grpo", untrained=True),
+    Row("single agent + GRPO", "single_grpo"),
+    Row("MAS, untrained", "shared", untrained=True),
+    Row("MAS + GRPO", "mas_grpo"),
+    Row("MAS + AT-GRPO, shared policy", "shared"),
+    Row("MAS + AT-GRPO, policy per role", "per_role"),
+]
+ABLATIONS = [
+    Row(
+        "roles trained alone, then combined",
+        "tool_user_alone",
+        team={"tool_user": ("tool_user_alone", "tool_user"), "planner": ("planner_alone", "planner")},
+    ),
+    Row(
+        "policies of the roles swapped",
+        "per_role",
+        team={"tool_user": ("per_role", "planner"), "planner": ("per_role", "tool_user")},
+    ),
+    Row("parallel chains instead of a tree", "parallel"),
+    Row("groups by agent, turns pooled", "agent_key"),
+    Row("groups by turn, agents pooled", "turn_key"),
+    Row("outcome reward only", "outcome"),
+    Row("alpha = 0 (local reward only)", "alpha_0"),
+    Row("alpha = 0.5", "alpha_0.5"),
+    Row("alpha = 1", "shared"),
+    Row("K = 2", "k_2"),
+    Row("K = 4", "k_4"),
+    Row("K = 8", "shared"),
+    Row("T = 1", "t_1", team=_all_turns("t_1")),
+    Row("T = 2", "t_2", team=_all_turns("t_2")),
+    Row("T = 4", "t_4", team=_all_turns("t_4")),
+    Row("T = 6", "shared"),
+]
+NOTES = f"""\
+- Budget: a step samples at most {BUDGET} candidates in every row, environments x agents x turns x K. Environments that
+  are solved early need fewer; the column has the mean that was sampled. `T` and `K` trade against environments a step.
+- Success: greedy, no tree, {TURNS} turns, the same held-out levels for every row and seed. ± is the standard error over
+  seeds.
+- Signal: share of groups whose rewards differ; the others teach nothing.
+- Untrained: after the warm start, which imitates noise.
+- Trained alone: each role is trained (policy per role) while the other one stays at its warm start; then both play
+  together. Each role learns from as many candidates of its own as in the row with a policy per role.
+- Swapped: the two policies of the row with a policy per role play each other's role.
+- Parallel chains: K independent chains, agent- and turn-wise groups, own rewards. Groups may only compare answers to
+  one prompt, and after the first action few chains share one.
+- Pooled groups: trees as in AT-GRPO, but a group also compares answers to different prompts.
+- Outcome reward: 1 for an action that solves the task, else 0.
+"""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be run: everything that the results depend on."""
+
+    folder: Path
+    seeds: tuple[int, ...]
+    steps: int
+    quick: bool = False
+
+    def save(self) -> Plan:
+        """Remember it in the folder; returns the plan with the seeds of earlier commands too."""
+        before = Plan.load(self.folder).seeds if (self.folder / "plan.json").exists() else ()
+        plan = replace(self, seeds=tuple(sorted({*before, *self.seeds})))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        content = {"seeds": plan.seeds, "steps": plan.steps, "quick": plan.quick}
+        (self.folder / "plan.json").write_text(json.dumps(content), encoding="utf-8")
+        return plan
+
+    @classmethod
+    def load(cls, folder: Path) -> Plan:
+        """The plan that a folder was made with. FileNotFoundError when it holds none."""
+        if not (folder / "plan.json").exists():
+            raise FileNotFoundError(f"{folder} holds no experiments (no plan.json): run them first")
+        content = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+        return cls(folder, tuple(content["seeds"]), content["steps"], content["quick"])
+
+    @property
+    def sections(self) -> dict[str, list[Row]]:
+        """Rows of the table by heading; the quick ones need only the trainings in QUICK."""
+        named = {"Methods": MAIN, "Ablations": ABLATIONS}
+        keep = set(QUICK if self.quick else TRAININGS)
+        return {name: [row for row in rows if keep.issuperset(row.trainings)] for name, rows in named.items()}
+
+    @property
+    def rows(self) -> list[Row]:
+        return [row for rows in self.sections.values() for row in rows]
+
+    @property
+    def jobs(self) -> list[Job]:
+        """Every training with every seed, the longest first: then no long one is left over at the end."""
+        names = dict.fromkeys(name for row in self.rows for name in row.trainings)
+        jobs = [Job(name, seed, self) for name in names for seed in self.seeds]
+        return sorted(jobs, key=lambda job: -TRAININGS[job.name].cost)
+
+    def job(self, name: str, seed: int) -> Job:
+        return Job(name, seed, self)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training with one seed: a run folder of train.py."""
+
+    name: str
+    seed: int
+    plan: Plan
+
+    @property
+    def folder(self) -> Path:
+        return self.plan.folder / f"{self.name}-seed{self.seed}"
+
+    @property
+    def options(self) -> list[str]:
+        """The command line of train.py (without --resume)."""
+        kind = TRAININGS[self.name]
+        sizes = f"--envs-per-step {kind.envs} --max-turns {kind.turns} --num-candidates {kind.candidates}"
+        run = ["--steps", str(self.plan.steps), "--seed", str(self.seed), "--output-dir", str(self.folder)]
+        return [*COMMON.split(), *sizes.split(), *kind.options.split(), *run]
+
+    @property
+    def curve(self) -> list[dict[str, Any]]:
+        """Held-out evaluations so far."""
+        return read_rows(self.folder / "evaluations.jsonl")
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.curve) and self.curve[-1]["step"] == self.plan.steps
+
+    @property
+    def steps_done(self) -> int:
+        path = self.folder / "metrics.jsonl"
+        return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Complete lines of a log; one that a killed process left unfinished does not count."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+
+
+# ------------------------------------------------------------------------------------------------------------ training
+
+
+def check_folders(plan: Plan) -> None:
+    """ValueError when a folder holds a run with other options: its numbers would not belong into this table."""
+    import train  # takes seconds (torch), and --help should not
+
+    for job in plan.jobs:
+        if (job.folder / "config.json").exists():
+            saved = json.loads((job.folder / "config.json").read_text(encoding="utf-8"))
+            for name, value in train.all_options(*train.parse(job.options)).items():
+                if name not in ("output_dir", "resume") and saved.get(name) != value:
+                    raise ValueError(
+                        f"{job.folder} holds a run with {name}={saved.get(name)!r}, not {value!r}: "
+                        "name another --output-dir, or delete it"
+                    )
+
+
+def start_training(job: Job) -> subprocess.Popen:
+    """train.py in a process of its own; what it prints goes to train.log in its folder."""
+    job.folder.mkdir(parents=True, exist_ok=True)
+    resume = ["--resume"] if (job.folder / "config.json").exists() else []
+    with open(job.folder / "train.log", "ab") as log:
+        command = [sys.executable, str(Path(__file__).with_name("train.py")), *job.options, *resume]
+        return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+
+
+def run_trainings(
+    jobs: Sequence[Job],
+    parallel: int,
+    seconds: float = math.inf,
+    start: Callable[[Job], subprocess.Popen] = start_training,
+    poll: float = 1.0,
+) -> list[str]:
+    """Run what is not finished, `parallel` at a time, for at most `seconds`. Returns a message for each that failed.
+
+    No process is left behind, however this ends.
+    """
+    waiting = [job for job in jobs if not job.finished]
+    running: list[tuple[Job, subprocess.Popen]] = []
+    failures: list[str] = []
+    deadline = time.monotonic() + seconds
+    form = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}, {remaining} left{postfix}"
+    total = sum(job.plan.steps * TRAININGS[job.name].cost for job in jobs)
+    bar = tqdm(desc="experiments", total=total, initial=seconds_done(jobs), bar_format=form)
+    try:
+        while (waiting or running) and time.monotonic() < deadline:
+            while waiting and len(running) < parallel:
+                running.append((waiting[0], start(waiting.pop(0))))
+            time.sleep(poll)
+            for job, process in [pair for pair in running if pair[1].poll() is not None]:
+                running.remove((job, process))
+                if process.returncode:
+                    failures.append(f"{job.folder} failed (exit {process.returncode}): {last_line(job.folder)}")
+            bar.n = seconds_done(jobs)
+            bar.set_postfix_str(f"{sum(job.finished for job in jobs)}/{len(jobs)} runs")
+    finally:
+        bar.close()
+        stop([process for _, process in running])
+    if waiting or running:
+        print(f"{len(waiting) + len(running)} runs are not finished; the same command goes on with them")
+    return failures
+
+
+def seconds_done(jobs: Sequence[Job]) -> float:
+    """What the finished steps of all runs cost, in seconds of one core: steps alone would be a bad clock."""
+    return sum(min(job.steps_done, job.plan.steps) * TRAININGS[job.name].cost for job in jobs)
+
+
+def stop(processes: Sequence[subprocess.Popen]) -> None:
+    """End processes; a training that is stopped at any moment can be resumed."""
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def last_line(folder: Path) -> str:
+    log = folder / "train.log"
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if log.exists() else []
+    return lines[-1] if lines else "it printed nothing"
+
+
+# ------------------------------------------------------------------------------------------------- teams of checkpoints
+
+
+def play_path(row: Row, seed: int, plan: Plan) -> Path:
+    name = "".join(char if char.isalnum() else "_" for char in row.label)
+    return plan.folder / "plays" / f"{name}-seed{seed}.json"
+
+
+def play_teams(plan: Plan, parallel: int) -> None:
+    """Evaluate the rows that are put together from checkpoints, as far as their runs are finished."""
+    tasks = []
+    for row in plan.rows:
+        for seed in plan.seeds:
+            jobs = [plan.job(name, seed) for name in row.trainings]
+            path = play_path(row, seed, plan)
+            if row.team and not path.exists() and all(job.finished for job in jobs):
+                sources = {agent: (str(plan.job(name, seed).folder), who) for agent, (name, who) in row.team.items()}
+                tasks.append((sources, path))
+    if tasks:
+        (plan.folder / "plays").mkdir(exist_ok=True)
+        context = multiprocessing.get_context("spawn")  # a forked torch may hang
+        with ProcessPoolExecutor(min(parallel, len(tasks)), context) as pool:
+            futures = [pool.submit(play, sources, str(path), COMMON.split()) for sources, path in tasks]
+            for future in tqdm(futures, "teams of checkpoints"):
+                future.result()
+
+
+def play(sources: dict[str, tuple[str, str]], path: str, options: Sequence[str]) -> None:
+    """Held-out success of a team whose agents are played by policies of finished runs: agent -> (run, policy)."""
+    import train
+    from checkpoint import latest_checkpoint, write_text
+    from distributed.world import World
+    from policy import load_model
+
+    config, _ = train.parse([*options, "--max-turns", str(TURNS), "--policies", "per_role"])
+    folders = {agent: latest_checkpoint(Path(run)) / policy for agent, (run, policy) in sources.items()}
+    agents = train.held_out_env(config).agents
+    team = train.make_team(config, agents, World(), lambda agent: load_model(str(folders[agent])))
+    result = train.held_out(config, team, None)
+    write_text(Path(path), json.dumps([result.success, result.n]))
+
+
+# ------------------------------------------------------------------------------------------------------------- results
+
+
+def collect(plan: Plan) -> dict[str, Any]:
+    """Everything that table and figure show, as JSON: rows with the numbers of each seed, and where they come from."""
+    rows = [
+        {
+            "section": section,
+            "label": row.label,
+            "curves": not row.untrained and section == "Methods",
+            **numbers(row, plan),
+        }
+        for section, part in plan.sections.items()
+        for row in part
+    ]
+    sessions = read_rows(plan.folder / "sessions.jsonl")
+    return {"steps": plan.steps, "seeds": list(plan.seeds), "rows": rows, "sessions": sessions}
+
+
+def numbers(row: Row, plan: Plan) -> dict[str, Any]:
+    """The runs of a row, one for each seed that has got far enough to have a number."""
+    runs = []
+    for seed in plan.seeds:
+        jobs = [plan.job(name, seed) for name in row.trainings]
+        path = play_path(row, seed, plan)
+        curve = [[point["step"], point["success"], point["n"]] for point in jobs[0].curve]
+        if row.untrained:
+            curve = curve[:1]
+        elif row.team:
+            curve = [[plan.steps, *json.loads(path.read_text(encoding="utf-8"))]] if path.exists() else []
+        elif curve and curve[-1][0] == 0:  # has only begun
+            curve = []
+        if curve:
+            steps = [step for job in jobs for step in read_rows(job.folder / "metrics.jsonl")]
+            runs.append({"seed": seed, "curve": curve, **({} if row.untrained else sampled(steps))})
+    return {"trainings": row.trainings, "runs": runs}
+
+
+def sampled(steps: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Candidates a step, and the share of groups whose rewards differ."""
+    groups = [[step[f"groups/{kind}"] for kind in ("trained", "constant", "singleton")] for step in steps]
+    signal = sum(trained for trained, *_ in groups) / max(sum(map(sum, groups)), 1)
+    return {"samples": fmean(step["samples"] for step in steps), "signal": signal}
+
+
+def mean_se(values: Sequence[float]) -> tuple[float, float | None]:
+    """Mean and its standard error over seeds; None for a single one."""
+    return fmean(values), stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+
+
+def common_step(runs: Sequence[dict[str, Any]]) -> int:
+    """The last step that all seeds of a row have reached: seeds are only averaged at the same step."""
+    return min(run["curve"][-1][0] for run in runs)
+
+
+def success(runs: Sequence[dict[str, Any]], step: int) -> list[float]:
+    return [value for run in runs for at, value, _ in run["curve"] if at == step]
+
+
+def with_se(mean: float, se: float | None) -> str:
+    return f"{mean:.3f}" + ("" if se is None else f" ± {se:.3f}")
+
+
+def table(results: dict[str, Any]) -> str:
+    """The results as Markdown."""
+    lines = ["# Methods and ablations, measured", ""]
+    for section in dict.fromkeys(row["section"] for row in results["rows"]):
+        lines += [
+            f"| {section.lower()} | held-out success | seeds | each seed | candidates a step | signal |",
+            "|---|---|---|---|---|---|",
+        ]
+        lines += [table_line(row, results) for row in results["rows"] if row["section"] == section]
+        lines.append("")
+    boards = {n for row in results["rows"] for run in row["runs"] for _, _, n in run["curve"]}
+    lines.append(
+        f"Tiny model (0.16M parameters), plan_path 4x4, {results['steps']} steps, "
+        f"n = {', '.join(map(str, sorted(boards))) or 'no'} held-out levels for each seed."
+    )
+    lines += ["", NOTES]
+    for session in results["sessions"]:
+        lines.append(
+            f"- `{session['command']}`: {session['date']}, {session['minutes']:.1f} minutes, {session['finished']} "
+            f"trainings finished, {session['jobs']} at a time; {session['machine']}"
+        )
+    return "\n".join([*lines, ""])
+
+
+def table_line(row: dict[str, Any], results: dict[str, Any]) -> str:
+    """One row; what is missing or was stopped early says so."""
+    runs, label = row["runs"], row["label"]
+    if not runs:
+        return f"| {label} | missing | 0 of {len(results['seeds'])} | | | |"
+    step = common_step(runs)
+    values = success(runs, step)
+    number = with_se(*mean_se(values))
+    if step not in (0, results["steps"]):
+        number += f" (after {step} of {results['steps']} steps)"
+    missing = len(results["seeds"]) - len(runs)
+    seeds = f"{len(runs)} of {len(results['seeds'])}" if missing else str(len(runs))
+    samples = signal = ""
+    if "samples" in runs[0]:
+        samples = f"{fmean(run['samples'] for run in runs):.0f}"
+        signal = f"{fmean(run['signal'] for run in runs):.0%}"
+    return f"| {label} | {number} | {seeds} | {' '.join(f'{value:.3f}' for value in values)} | {samples} | {signal} |"
+
+
+# -------------------------------------------------------------------------------------------------------------- figure
+
+COLOURS = ["#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b"]
+WIDTH, LEFT, RIGHT, TOP, HEIGHT, LINE = 760, 50, 230, 20, 240, 18  # HEIGHT of the curves, LINE of a row below them
+
+
+def figure(results: dict[str, Any]) -> str:
+    """SVG: learning curves of the methods (mean over seeds, bars of one standard error), below them every row."""
+    shown = [row for row in results["rows"] if row["runs"]]
+    height = TOP + HEIGHT + 60 + LINE * len(shown) + 30
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" '
+        'font-size="12">',
+        f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
+        *draw_curves(results),
+        *draw_rows(shown, TOP + HEIGHT + 60),
+        "</svg>",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def text(x: float, y: float, words: str, anchor: str = "start", colour: str = "black") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}">{html.escape(words)}</text>'
+
+
+def stroke(x1: float, y1: float, x2: float, y2: float, colour: str, width: float = 1) -> str:
+    return f'<path d="M{x1:.1f},{y1:.1f} L{x2:.1f},{y2:.1f}" stroke="{colour}" stroke-width="{width}"/>'
+
+
+def draw_curves(results: dict[str, Any]) -> list[str]:
+    right = WIDTH - RIGHT
+
+    def x(step: float) -> float:
+        return LEFT + step / results["steps"] * (right - LEFT)
+
+    def y(value: float) -> float:
+        return TOP + (1 - value) * HEIGHT
+
+    lines = []
+    for level in (0, 0.25, 0.5, 0.75, 1):
+        lines += [stroke(LEFT, y(level), right, y(level), "#ddd"), text(LEFT - 8, y(level) + 4, f"{level:g}", "end")]
+    for step in range(0, results["steps"] + 1, EVERY):
+        lines.append(text(x(step), y(0) + 16, str(step), "middle"))
+    lines.append(text((LEFT + right) / 2, y(0) + 34, "training steps; held-out success, mean over seeds", "middle"))
+    drawn = [row for row in results["rows"] if row["curves"] and row["runs"]]
+    for number, row in enumerate(drawn):
+        colour, points = COLOURS[number % len(COLOURS)], []
+        for step in sorted({point[0] for run in row["runs"] for point in run["curve"]}):
+            if len(values := success(row["runs"], step)) == len(row["runs"]):
+                mean, se = mean_se(values)
+                points.append(f"{x(step):.1f},{y(mean):.1f}")
+                lines.append(stroke(x(step), y(mean - (se or 0)), x(step), y(mean + (se or 0)), colour))
+        lines.append(f'<polyline points="{" ".join(points)}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        lines.append(text(right + 12, TOP + 16 + 18 * number, row["label"], colour=colour))
+    return lines
+
+
+def draw_rows(rows: Sequence[dict[str, Any]], top: float) -> list[str]:
+    """One line a row: its mean, one standard error to both sides."""
+    left = WIDTH - RIGHT - 250
+    right = WIDTH - 60
+
+    def x(value: float) -> float:
+        return left + value * (right - left)
+
+    bottom = top + LINE * len(rows)
+    lines = []
+    for level in (0, 0.25, 0.5, 0.75, 1):
+        lines += [stroke(x(level), top, x(level), bottom, "#ddd"), text(x(level), bottom + 16, f"{level:g}", "middle")]
+    for number, row in enumerate(rows):
+        y = top + LINE * (number + 0.5)
+        mean, se = mean_se(success(row["runs"], common_step(row["runs"])))
+        colour = COLOURS[0] if row["section"] == "Methods" else "#555"
+        lines += [
+            text(left - 10, y + 4, row["label"], "end"),
+            stroke(x(mean - (se or 0)), y, x(mean + (se or 0)), y, colour, 2),
+            f'<circle cx="{x(mean):.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>',
+            text(right + 10, y + 4, f"{mean:.3f}"),
+        ]
+    return lines
+
+
+# ------------------------------------------------------------------------------------------------------------ commands
+
+
+def machine() -> str:
+    """Processor, cores and versions, read from the machine."""
+    import torch
+    import transformers
+
+    info = Path("/proc/cpuinfo")
+    names = (
+        [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+        if info.exists()
+        else []
+    )
+    processor = names[0] if names else platform.processor() or platform.machine()
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}"
+    return f"{platform.system()}, {processor}, {os.cpu_count()} cores, {versions}"
+
+
+def run(plan: Plan, parallel: int, seconds: float, command: str) -> list[str]:
+    """Train what is missing, play the teams of checkpoints, note where and when. Returns messages of failed runs."""
+    started, before = time.time(), sum(job.finished for job in plan.jobs)
+    cost = sum(plan.steps * TRAININGS[job.name].cost for job in plan.jobs) - seconds_done(plan.jobs)
+    print(
+        f"{len(plan.jobs)} runs of {plan.steps} steps, {before} finished; about {cost / 60:.0f} minutes of one core, "
+        f"{parallel} at a time",
+        flush=True,
+    )
+    failures = run_trainings(plan.jobs, parallel, seconds)
+    play_teams(plan, parallel)
+    session = {
+        "command": command,
+        "date": time.strftime("%Y-%m-%d", time.gmtime(started)),
+        "minutes": (time.time() - started) / 60,
+        "finished": sum(job.finished for job in plan.jobs) - before,
+        "jobs": parallel,
+        "machine": machine(),
+    }
+    with open(plan.folder / "sessions.jsonl", "a", encoding="utf-8") as file:
+        file.write(json.dumps(session) + "\n")
+    return failures
+
+
+def write_report(plan: Plan) -> str:
+    """Write table, figure and their numbers; returns the table."""
+    results = collect(plan)
+    markdown = table(results)
+    for name, content in (("md", markdown), ("svg", figure(results)), ("json", json.dumps(results, indent=1))):
+        (plan.folder / f"experiments.{name}").write_text(content, encoding="utf-8")
+    return markdown
+
+
+def parse(argv: Sequence[str] | None) -> tuple[Plan, argparse.Namespace]:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="main rows and a few ablations, 2 seeds, 50 steps")
+    parser.add_argument("--seeds", type=int, nargs="+", metavar="N", help="default: 0 1 2 (quick: 0 1)")
+    parser.add_argument("--steps", type=int, metavar="N", help="training steps of a run (default: 75; quick: 50)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="runs at a time (default: cores)")
+    parser.add_argument("--time-limit", type=float, default=math.inf, metavar="SECONDS", help="then stop the trainings")
+    parser.add_argument("--output-dir", metavar="DIR", help="default: runs/experiments (quick: runs/experiments-quick)")
+    parser.add_argument("--report-only", action="store_true", help="train nothing, write table and figure again")
+    options = parser.parse_args(argv)
+    seeds = options.seeds or ([0, 1] if options.quick else [0, 1, 2])
+    steps = options.steps if options.steps is not None else 50 if options.quick else 75
+    for name, value in (("jobs", options.jobs), ("steps", steps), ("time-limit", options.time_limit)):
+        if value < 1:
+            parser.error(f"--{name} {value}: at least 1")
+    if len(set(seeds)) < len(seeds) or min(seeds) < 0:
+        parser.error(f"--seeds {' '.join(map(str, seeds))}: each once, none below 0")
+    folder = Path(options.output_dir or ("runs/experiments-quick" if options.quick else "runs/experiments"))
+    return Plan(folder, tuple(seeds), steps, options.quick), options
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    plan, options = parse(argv)
+    # for the children: one thread each, no GPU, and no warning of tokenizers in forked processes
+    os.environ.update(OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="", TOKENIZERS_PARALLELISM="false")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` ends the children
+    failures: list[str] = []
+    try:
+        if options.report_only:
+            plan = Plan.load(plan.folder)
+        else:
+            command = " ".join(["python experiments.py", *(sys.argv[1:] if argv is None else argv)])
+            check_folders(plan)
+            whole = plan.save()
+            failures = run(plan, options.jobs, options.time_limit, command)
+            plan = whole
+        print(write_report(plan))
+        print(f"written: {plan.folder}/experiments.md, .svg, .json")
+    except (ValueError, OSError) as error:
+        sys.exit(f"experiments.py: error: {error}")
+    if failures:
+        sys.exit("experiments.py: error: " + "\n".join(failures))
+
+
+if __name__ == "__main__":
+    main()
