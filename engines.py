@@ -200,6 +200,8 @@ class VllmEngine:
         self.shapes = {name: weight.shape for name, weight in policy.model.named_parameters()}
         self.submitted = 0
         vllm = import_vllm(policy.device)
+        if policy.device.type == "cuda":
+            torch.cuda.empty_cache()  # vLLM takes its memory from what is free, not from what torch keeps for later
         several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
         options = device_options(policy.device) | {
             "dtype": str(self.dtype).removeprefix("torch."),
@@ -234,6 +236,7 @@ class VllmEngine:
         if self.llm.llm_engine.has_unfinished_requests():
             raise RuntimeError("load: requests are in flight, they would be answered with two different weights")
         if self.asleep:
+            torch.cuda.empty_cache()  # torch keeps what the update no longer needs
             self.llm.wake_up(tags=["weights"])
 
         def write(model: torch.nn.Module) -> set[str]:

@@ -24,7 +24,7 @@ from transformers import (
 
 from envs import Board
 from grouping import GroupKey, Sample
-from packing import pack_samples, packed, token_logprobs
+from packing import micro_batches, pack_samples, packed, token_logprobs
 from policy import Policy
 
 GOOD = 0.1  # share of good moves in the noise that is imitated
@@ -126,7 +126,14 @@ def build(seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 
 
 def warm_start(
-    policy: Policy, make: Callable[[], Board], *, steps: int, turns: int, seed: int, lr: float = 3e-3
+    policy: Policy,
+    make: Callable[[], Board],
+    *,
+    steps: int,
+    turns: int,
+    seed: int,
+    lr: float = 3e-3,
+    budget: int = 16384,
 ) -> float:
     """Imitate noisy moves (a share of GOOD is good) on fresh levels; returns the last cross-entropy, nats a token."""
     rng, loss = np.random.default_rng([seed, 3]), torch.zeros(())
@@ -140,9 +147,13 @@ def warm_start(
                 for agent, messages, text in noisy_examples(env, rng, turns):
                     ids = [*policy.tokenizer(text, add_special_tokens=False).input_ids, end]
                     samples.append(Sample(GroupKey(0, 0, agent), policy.encode(messages), ids, [0.0] * len(ids), 0.0))
-            logprobs, _ = token_logprobs(policy.model, pack_samples([[sample] for sample in samples], policy.device))
-            loss = -logprobs.mean()
-            loss.backward()
+            tokens = sum(len(sample.response_ids) for sample in samples)
+            loss = torch.zeros((), device=policy.device)
+            for shared in micro_batches([[sample] for sample in samples], budget):
+                logprobs, _ = token_logprobs(policy.model, pack_samples(shared, policy.device))
+                part = -logprobs.sum() / tokens
+                part.backward()
+                loss += part.detach()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-    return float(loss.detach())
+    return float(loss)
