@@ -20,8 +20,10 @@ from math_answers import math_equal
 
 ROOT = Path(__file__).parent.parent
 FENCE = re.compile(r"^```(.*)\n((?:.*\n)*?)```\s*$", re.M)
-# Options of pip, pytest and git, which the README may use too.
+# Options of pip, pytest, git, torchrun and of scripts in benchmarks/, which the README may use too.
 OTHER_OPTIONS = {"--index-url", "--extra-index-url", "--no-deps", "--upgrade", "--durations", "--depth", "--help"}
+OTHER_OPTIONS |= {"--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"}
+OTHER_OPTIONS |= {"--groups", "--candidates", "--shape"}
 
 
 @pytest.fixture(scope="module")
