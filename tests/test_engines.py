@@ -62,7 +62,7 @@ class Subject:
         if device and not torch.cuda.is_available():
             pytest.skip("needs a CUDA GPU")
         self.exact = not device  # float32 on a CPU: the company in a batch changes nothing that sampling could notice
-        self.tolerance = 1e-4 if self.exact else 0.25  # of a log-prob; bfloat16 keeps 8 bits, logits are about 5
+        self.tolerance = 1e-4 if self.exact else 0.6  # of a log-prob; bfloat16 keeps 8 bits, logits are about 5
         self.models = [build_model(seed, architecture, tie) for seed in (0, 1)]
         model = build_model(0, architecture, tie).to(device or "cpu")
         self.policy = Policy("p", model, tiny.build_tokenizer(), make_optimizer(model, 1e-3))
