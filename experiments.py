@@ -39,13 +39,14 @@ from tqdm import tqdm
 AGENTS, TURNS, CANDIDATES, ENVS = 2, 6, 8, 32
 BUDGET = ENVS * AGENTS * TURNS * CANDIDATES  # candidates a step at most
 EVERY = 25  # steps between held-out evaluations and checkpoints
+SET_UP = 40  # seconds of a run beside its steps: imports, warm start, evaluations
 COMMON = f"--device cpu --trees 0 --keep 1 --report-every {EVERY} --save-every {EVERY}"
 CHAINS = "--sampling chains --grouping trajectory"
 
 
 @dataclass(frozen=True)
 class Training:
-    """One way to train. `cost`: seconds a step on one core, measured roughly; it gives the order and the estimates."""
+    """One way to train. `cost`: seconds a step on one core, measured once: for the order and the estimate of time."""
 
     options: str  # of train.py
     cost: float = 1.2
@@ -60,23 +61,23 @@ class Training:
 
 
 TRAININGS = {
-    "single_grpo": Training(f"--workflow single {CHAINS}", 3.0, agents=1),
+    "single_grpo": Training(f"--workflow single {CHAINS}", 3.1, agents=1),
     "mas_grpo": Training(CHAINS, 4.0),
     "shared": Training(""),
     "per_role": Training("--policies per_role"),
     "tool_user_alone": Training("--policies per_role --frozen planner"),
     "planner_alone": Training("--policies per_role --frozen tool_user"),
-    "parallel": Training("--sampling parallel --grouping prompt", 5.0),
+    "parallel": Training("--sampling parallel --grouping prompt", 2.9),
     "agent_key": Training("--grouping agent"),
     "turn_key": Training("--grouping turn"),
-    "outcome": Training("--reward outcome", 1.5),
+    "outcome": Training("--reward outcome"),
     "alpha_0": Training("--alpha 0"),
     "alpha_0.5": Training("--alpha 0.5"),
-    "k_2": Training("", 4.0, candidates=2),
-    "k_4": Training("", 2.0, candidates=4),
-    "t_1": Training("", 2.0, turns=1),
-    "t_2": Training("", 2.0, turns=2),
-    "t_4": Training("", 1.5, turns=4),
+    "k_2": Training("", 2.5, candidates=2),
+    "k_4": Training("", 1.9, candidates=4),
+    "t_1": Training("", 2.6, turns=1),
+    "t_2": Training("", 2.2, turns=2),
+    "t_4": Training("", 1.6, turns=4),
 }
 QUICK = {"single_grpo", "mas_grpo", "shared", "per_role", "tool_user_alone", "planner_alone", "parallel", "turn_key"}
 
@@ -222,8 +223,8 @@ class Job:
 
     @property
     def curve(self) -> list[dict[str, Any]]:
-        """Held-out evaluations so far."""
-        return read_rows(self.folder / "evaluations.jsonl")
+        """Held-out evaluations so far, each step once: a run that was killed in its set-up wrote step 0 twice."""
+        return list({row["step"]: row for row in read_rows(self.folder / "evaluations.jsonl")}.values())
 
     @property
     def finished(self) -> bool:
@@ -492,7 +493,7 @@ def figure(results: dict[str, Any]) -> str:
         'font-size="12">',
         f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
         *draw_curves(results),
-        *draw_rows(shown, TOP + HEIGHT + 60),
+        *draw_rows(shown, results["steps"], TOP + HEIGHT + 60),
         "</svg>",
         "",
     ]
@@ -535,7 +536,7 @@ def draw_curves(results: dict[str, Any]) -> list[str]:
     return lines
 
 
-def draw_rows(rows: Sequence[dict[str, Any]], top: float) -> list[str]:
+def draw_rows(rows: Sequence[dict[str, Any]], steps: int, top: float) -> list[str]:
     """One line a row: its mean, one standard error to both sides."""
     left = WIDTH - RIGHT - 250
     right = WIDTH - 60
@@ -549,10 +550,12 @@ def draw_rows(rows: Sequence[dict[str, Any]], top: float) -> list[str]:
         lines += [stroke(x(level), top, x(level), bottom, "#ddd"), text(x(level), bottom + 16, f"{level:g}", "middle")]
     for number, row in enumerate(rows):
         y = top + LINE * (number + 0.5)
-        mean, se = mean_se(success(row["runs"], common_step(row["runs"])))
+        step = common_step(row["runs"])
+        mean, se = mean_se(success(row["runs"], step))
+        label = row["label"] + (f" (after {step} steps)" if step not in (0, steps) else "")
         colour = COLOURS[0] if row["section"] == "Methods" else "#555"
         lines += [
-            text(left - 10, y + 4, row["label"], "end"),
+            text(left - 10, y + 4, label, "end"),
             stroke(x(mean - (se or 0)), y, x(mean + (se or 0)), y, colour, 2),
             f'<circle cx="{x(mean):.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>',
             text(right + 10, y + 4, f"{mean:.3f}"),
@@ -568,38 +571,37 @@ def machine() -> str:
     import torch
     import transformers
 
-    info = Path("/proc/cpuinfo")
-    names = (
-        [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
-        if info.exists()
-        else []
-    )
-    processor = names[0] if names else platform.processor() or platform.machine()
+    processor = platform.processor() or platform.machine()
+    if (info := Path("/proc/cpuinfo")).exists():
+        models = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line]
+        processor = models[0] if models else processor
     versions = f"Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}"
     return f"{platform.system()}, {processor}, {os.cpu_count()} cores, {versions}"
 
 
 def run(plan: Plan, parallel: int, seconds: float, command: str) -> list[str]:
     """Train what is missing, play the teams of checkpoints, note where and when. Returns messages of failed runs."""
-    started, before = time.time(), sum(job.finished for job in plan.jobs)
-    cost = sum(plan.steps * TRAININGS[job.name].cost for job in plan.jobs) - seconds_done(plan.jobs)
+    missing = [job for job in plan.jobs if not job.finished]
+    cost = sum(SET_UP + plan.steps * TRAININGS[job.name].cost for job in missing)
     print(
-        f"{len(plan.jobs)} runs of {plan.steps} steps, {before} finished; about {cost / 60:.0f} minutes of one core, "
-        f"{parallel} at a time",
+        f"{len(plan.jobs)} runs of {plan.steps} steps, {len(missing)} of them not finished: about {cost / 60:.0f} "
+        f"minutes of one core; {parallel} at a time",
         flush=True,
     )
+    started = time.time()
     failures = run_trainings(plan.jobs, parallel, seconds)
     play_teams(plan, parallel)
     session = {
         "command": command,
         "date": time.strftime("%Y-%m-%d", time.gmtime(started)),
         "minutes": (time.time() - started) / 60,
-        "finished": sum(job.finished for job in plan.jobs) - before,
+        "finished": sum(job.finished for job in missing),
         "jobs": parallel,
         "machine": machine(),
     }
-    with open(plan.folder / "sessions.jsonl", "a", encoding="utf-8") as file:
-        file.write(json.dumps(session) + "\n")
+    if missing:
+        with open(plan.folder / "sessions.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(session) + "\n")
     return failures
 
 
