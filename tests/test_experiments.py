@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -19,7 +20,7 @@ import experiments
 import train
 from checkpoint import latest_checkpoint
 from engines import ScriptedEngine
-from experiments import ABLATIONS, MAIN, QUICK, TRAININGS, Plan
+from experiments import ABLATIONS, MAIN, TRAININGS, Plan
 from grouping import agent_key, assign_advantages, group_samples, prompt_key, turn_key
 from rollout import rollout_chains, rollout_tree
 
@@ -83,7 +84,12 @@ def test_quick_has_the_main_rows_and_takes_less_than_half_an_hour_of_two_cores(t
     assert (plan.seeds, plan.steps) == ((0, 1), 50)
     assert plan.sections["Methods"] == MAIN
     assert plan.sections["Ablations"]
-    assert {job.name for job in plan.jobs} == QUICK
+    assert {row.training for row in plan.sections["Ablations"]} == {
+        "tool_user_alone",
+        "per_role",
+        "parallel",
+        "turn_key",
+    }
     seconds = sum(experiments.SET_UP + 50 * TRAININGS[job.name].cost for job in plan.jobs)
     assert seconds / 2 < 0.75 * 30 * 60
 
@@ -344,6 +350,15 @@ def test_the_figure_shows_means_at_their_place_and_escapes_names():
     (dot,) = svg.iter(f"{space}circle")
     ends = {words: float(e.get("x")) for e in svg.iter(f"{space}text") if (words := e.text) in ("0", "1")}
     assert float(dot.get("cx")) == pytest.approx(ends["0"] + 0.6 * (ends["1"] - ends["0"]), abs=0.1)
+
+
+def test_the_recorded_results_are_what_the_pages_show():
+    docs = Path(experiments.__file__).parent / "docs"
+    if not (docs / "experiments.json").exists():
+        pytest.skip("docs/experiments.json is not there")
+    recorded = json.loads((docs / "experiments.json").read_text())
+    assert (docs / "experiments.md").read_text() == experiments.table(recorded)
+    assert (docs / "experiments.svg").read_text() == experiments.figure(recorded)
 
 
 def test_the_figure_without_any_run_is_still_one():
