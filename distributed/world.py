@@ -55,8 +55,8 @@ class World:
         return {name: value for part in self.gather(dict(values)) for name, value in part.items()}
 
     def mine(self, items: Sequence[T]) -> Sequence[T]:
-        """This rank's part of a sequence: contiguous, and as even as it goes."""
-        start, end = (len(items) * r // self.size for r in (self.rank, self.rank + 1))
+        """This rank's part of a sequence: contiguous, as even as it goes, and the first item is always rank 0's."""
+        start, end = (-(-len(items) * r // self.size) for r in (self.rank, self.rank + 1))
         return items[start:end]
 
     def barrier(self) -> None:
@@ -150,7 +150,8 @@ def place(names: Sequence[str], size: int, spec: Sequence[str] = ()) -> dict[str
 
     Without `spec`: one policy on all ranks; several on equal blocks; more policies than ranks all on every rank.
     `spec` is for instance ["coder=0-2", "tester=3"]. ValueError when it does not come out even, or names a rank that
-    is not there, or leaves a rank without a policy.
+    is not there, or leaves a rank without a policy, or when two policies share only some of their ranks: on a shared
+    rank they take turns on one engine, on the others not, and the ranks of a policy would load it at different times.
 
     >>> place(["a", "b"], 4)
     {'a': [0, 1], 'b': [2, 3]}
@@ -180,6 +181,8 @@ def place(names: Sequence[str], size: int, spec: Sequence[str] = ()) -> dict[str
             f"--placement {' '.join(spec)}: "
             + (f"ranks {sorted(idle)} have no policy" if idle else f"missing {', '.join(set(names) - set(homes))}")
         )
+    if sum(map(len, set(map(tuple, homes.values())))) > size:
+        raise ValueError(f"--placement {' '.join(spec)}: two policies may share all of their ranks or none")
     return {name: homes[name] for name in names}
 
 

@@ -193,7 +193,7 @@ def test_micro_batches_of_a_share_cover_it():
         (["a", "b", "c"], 3, [], {"a": [0], "b": [1], "c": [2]}),
         (["a", "b", "c"], 2, [], {"a": [0, 1], "b": [0, 1], "c": [0, 1]}),
         (["a", "b"], 4, ["b=3", "a=0-2"], {"a": [0, 1, 2], "b": [3]}),
-        (["a", "b"], 2, ["a=0-1", "b=1"], {"a": [0, 1], "b": [1]}),
+        (["a", "b", "c"], 3, ["a=0-1", "b=0-1", "c=2"], {"a": [0, 1], "b": [0, 1], "c": [2]}),
     ],
 )
 def test_where_policies_live(names, size, spec, expected):
@@ -210,6 +210,7 @@ def test_where_policies_live(names, size, spec, expected):
         (["a", "b"], 2, ["a=0", "c=1"], ["--placement c=1", "a, b"]),
         (["a", "b"], 2, ["a=0", "a=1"], ["--placement a=1"]),
         (["a"], 2, ["a=1-0"], ["--placement a=1-0"]),
+        (["a", "b"], 2, ["a=0-1", "b=1"], ["--placement a=0-1 b=1", "all of their ranks or none"]),
         (["a"], 2, ["nonsense"], ["--placement nonsense", "POLICY=FIRST-LAST"]),
     ],
 )
@@ -234,6 +235,7 @@ def test_every_environment_has_one_rank(size, count):
     parts = [list(World(rank, size).mine(range(count))) for rank in range(size)]
     assert [i for part in parts for i in part] == list(range(count))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    assert 0 in parts[0] or not count  # rank 0 prints the first environment, and only its own rank has the texts
 
 
 # ----------------------------------------------------------------------------------------------------------- exchange
@@ -419,6 +421,14 @@ def test_a_run_on_several_ranks_is_that_of_one_process(tmp_path, one_process, po
         assert list(found) == list(one)
         for key, value in one.items():
             assert found[key] == pytest.approx(value, rel=2e-3, abs=1e-4), key
+
+
+def test_more_ranks_than_environments(tmp_path):
+    """Ranks without an environment train and evaluate like the others, and the first one has an example to print."""
+    options = ["--envs-per-step", "2", "--eval-envs", "1"]
+    rows, *_ = run_training(tmp_path / "run", 3, options)
+    expected, *_ = run_training(tmp_path / "one", 0, options)
+    assert [row["samples"] for row in rows] == [row["samples"] for row in expected]
 
 
 def test_a_rank_that_raises_ends_the_others(tmp_path):
