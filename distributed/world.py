@@ -88,8 +88,8 @@ class Lifeline:
 
     torchrun does so for the ranks of one machine. On the others a rank that samples would notice when it is done, and
     one that waits in NCCL perhaps never. So every rank holds a connection to rank 0, on which nothing is ever sent: the
-    system closes it when a process ends, however it ends. Raises TimeoutError when not all ranks start within JOIN
-    seconds.
+    system closes it when a process ends, however it ends, and when its machine has not answered for half a minute.
+    Raises TimeoutError when not all ranks start within JOIN seconds.
     """
 
     def __init__(self, rank: int, size: int, store: dist.Store):
@@ -108,6 +108,11 @@ class Lifeline:
                 except TimeoutError:
                     found = len(self.lines) + 1
                     raise TimeoutError(f"only {found} of {size} ranks have started within {JOIN:.0f} s") from None
+        for line in self.lines:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in (("IDLE", 15), ("INTVL", 5), ("CNT", 3)):  # seconds, seconds, times
+                if name := getattr(socket, f"TCP_KEEP{option}", None):  # not every system has all
+                    line.setsockopt(socket.IPPROTO_TCP, name, value)
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:

@@ -1,0 +1,284 @@
+"""torchrun itself: two agents as two nodes, ranks that die or raise at bad moments, and going on afterwards."""
+
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import free_port, run_ranks
+from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+import tiny
+import train
+from distributed import world
+
+ROOT = Path(__file__).parent.parent
+OPTIONS = "--device cpu --steps 3 --warm-start 5 --envs-per-step 4 --num-candidates 3 --max-turns 2 --eval-envs 4"
+OPTIONS += " --report-every 0 --save-every 1 --lr 1e-3"
+
+# train.py, in which the n-th call of a function does something else first
+FAULTY = """
+import os, signal, sys, time
+sys.path.insert(0, {root!r})
+import checkpoint, distributed.world, train
+from torch.distributed.elastic.multiprocessing.errors import record
+
+distributed.world.JOIN = 20
+rank, calls = int(os.environ["RANK"]), 0
+plain = {owner}.{name}
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def fail(error):
+    raise error
+
+def faulty(*args, **kwargs):
+    global calls
+    calls += 1
+    if calls == {call}:
+        {fault}
+    return plain(*args, **kwargs)
+
+{owner}.{name} = faulty
+record(train.main)()
+"""
+
+
+def torchrun(folder, options, program=None, agents=2, ranks=1, limit=60):
+    """Start the agents together; [(exit code, output)] of each. TimeoutError, and no process left, after `limit` s."""
+    port, command = free_port(), [sys.executable, "-m", "torch.distributed.run"]
+    command += f"--nnodes {agents} --nproc-per-node {ranks} --rdzv-backend c10d --rdzv-id {port}".split()
+    command += ["--rdzv-endpoint", f"127.0.0.1:{port}", str(program or ROOT / "train.py")]
+    command += [*OPTIONS.split(), *options, "--output-dir", str(folder / "run")]
+    logs = [folder / f"agent-{i}.txt" for i in range(agents)]
+    running = []
+    for log in logs:
+        with open(log, "w") as file:
+            environment = os.environ | {"OMP_NUM_THREADS": "1"}
+            running.append(subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment))
+    end = time.monotonic() + limit
+    try:
+        codes = [agent.wait(max(0.1, end - time.monotonic())) for agent in running]
+    except subprocess.TimeoutExpired:
+        raise TimeoutError(f"after {limit} s:\n" + "\n----\n".join(log.read_text() for log in logs)) from None
+    finally:
+        for agent in running:
+            agent.terminate()  # it ends its ranks, too
+            agent.wait(40)
+    return list(zip(codes, [log.read_text() for log in logs], strict=True))
+
+
+def faulty(folder, owner, name, call, fault):
+    program = folder / "faulty.py"
+    program.write_text(FAULTY.format(root=str(ROOT), owner=owner, name=name, call=call, fault=fault))
+    return program
+
+
+def metrics(folder):
+    return [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+
+
+def uninterrupted(folder, options, size=2):
+    """The metrics of the same run on forked ranks."""
+    argv = [*OPTIONS.split(), *options, "--output-dir", str(folder / "run")]
+    run_ranks(size, lambda rank: train.main(argv))
+    return metrics(folder)
+
+
+def test_two_agents_train_as_two_nodes(tmp_path):
+    (tmp_path / "forked").mkdir()
+    ended = torchrun(tmp_path, [])
+    assert [code for code, _ in ended] == [0, 0], ended
+    assert sum(output.count("held-out success after 3 steps") for _, output in ended) == 1  # one rank speaks
+    assert not any("Traceback" in output for _, output in ended)
+    assert metrics(tmp_path) == uninterrupted(tmp_path / "forked", [])
+
+
+def test_a_killed_rank_ends_both_nodes_and_resume_finishes_the_run(tmp_path):
+    """Policies apart: the survivor waits for a policy that it does not host."""
+    (tmp_path / "forked").mkdir()
+    options = ["--policies", "per_role"]
+    ended = torchrun(tmp_path, options, faulty(tmp_path, "train", "update", 3, "rank == 1 and die()"))
+    assert all(code not in (0, None) for code, _ in ended), ended
+    assert any("Signal 9 (SIGKILL)" in output for _, output in ended)
+    assert [row["step"] for row in metrics(tmp_path)] == [0, 1]
+    ended = torchrun(tmp_path, [*options, "--resume"])
+    assert [code for code, _ in ended] == [0, 0], ended
+    assert metrics(tmp_path) == uninterrupted(tmp_path / "forked", options)
+    assert [p.name for p in sorted((tmp_path / "run" / "checkpoints").iterdir())] == [
+        "latest", "step-000002", "step-000003"
+    ]  # fmt: skip
+
+
+def test_a_rank_that_raises_shows_its_traceback(tmp_path):
+    program = faulty(tmp_path, "train", "update", 2, "rank == 1 and fail(RuntimeError('the scorer died'))")
+    ((code, output),) = torchrun(tmp_path, [], program, agents=1, ranks=3)
+    assert code == 1
+    assert "Traceback" in output
+    assert "RuntimeError: the scorer died" in output
+    assert "rank      : 1 (local_rank: 1)" in output
+
+
+# ----------------------------------------------------------------------------------------------------------- lifeline
+
+
+def exit_codes(work, size=3):
+    """Run `work(world)` on forked ranks that have joined; their exit codes."""
+    port, context = str(free_port()), multiprocessing.get_context("fork")
+
+    def target(rank):
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        work(world.start("cpu"))
+
+    ranks = [context.Process(target=target, args=(rank,)) for rank in range(size)]
+    try:
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join(20)
+        return [rank.exitcode for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.join()
+
+
+@pytest.mark.parametrize("dead", [0, 1])
+def test_a_death_ends_ranks_that_are_busy_with_something_else(monkeypatch, dead):
+    monkeypatch.setattr(world, "GRACE", 0.2)
+
+    def work(w):
+        w.barrier()
+        if w.rank == dead:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)
+
+    assert exit_codes(work) == [-signal.SIGKILL if rank == dead else 1 for rank in range(3)]
+
+
+def test_a_rank_that_leaves_early_ends_the_others_too(monkeypatch):
+    """An exit code of 0 does not help those who still count on it."""
+    monkeypatch.setattr(world, "GRACE", 0.2)
+    assert exit_codes(lambda w: time.sleep(60 if w.rank else 0)) == [0, 1, 1]
+
+
+def test_nobody_is_ended_after_the_work_is_done(monkeypatch):
+    monkeypatch.setattr(world, "GRACE", 0.2)
+
+    def work(w):
+        w.close()
+        time.sleep(1.5 * w.rank)
+
+    assert exit_codes(work) == [0, 0, 0]
+
+
+def test_an_error_of_its_own_has_time_to_show(monkeypatch):
+    """The survivor's own way out is not cut short."""
+    monkeypatch.setattr(world, "GRACE", 5)
+
+    def work(w):
+        w.barrier()
+        if w.rank == 1:
+            os._exit(3)
+        time.sleep(1)
+        sys.exit(7)
+
+    assert exit_codes(work) == [7, 3, 7]
+
+
+def test_a_rank_that_never_starts_is_missed(monkeypatch):
+    monkeypatch.setattr(world, "JOIN", 0.2)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    with pytest.raises(TimeoutError, match="only 1 of 2 ranks have started"):
+        world.Lifeline(0, 2, dist.HashStore())
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_KEEPIDLE"), reason="this system names its keep-alive options otherwise")
+def test_a_machine_that_is_gone_is_noticed_within_half_a_minute():
+    """By TCP keep-alive; here only that every connection has it, with these times."""
+
+    def work(w):
+        for line in w.lifeline.lines:
+            idle, interval, count = (
+                line.getsockopt(socket.IPPROTO_TCP, option)
+                for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+            )
+            assert line.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert idle + interval * count <= 30
+        w.close()
+
+    assert exit_codes(work) == [0, 0, 0]
+
+
+# --------------------------------------------------------------------------------------------- deaths at bad moments
+
+FAULTS = {
+    "while the other one samples": ("train", "learning_rate", 2, "die() if rank == {dead} else time.sleep(600)"),
+    "before an exchange": ("train.exchange", "share", 1, "rank == {dead} and die()"),
+    "while a checkpoint is written": ("checkpoint", "_optimizer_io", 2, "rank == {dead} and die()"),
+    "with an error in set-up": ("train", "make_team", 1, "rank == {dead} and fail(ValueError('no such model'))"),
+    "with an error before the others join": ("train", "start", 1, "die() if rank == {dead} else time.sleep(5)"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dead", [0, 1])
+@pytest.mark.parametrize("when", FAULTS)
+def test_the_job_ends_within_a_minute_when_a_rank_dies(tmp_path, when, dead):
+    owner, name, call, fault = FAULTS[when]
+    ended = torchrun(tmp_path, [], faulty(tmp_path, owner, name, call, fault.format(dead=dead)))
+    assert all(code not in (0, None) for code, _ in ended), ended
+    assert any("SIGKILL" in output or "no such model" in output for _, output in ended)
+
+
+# --------------------------------------------------------------------------------------------------------------- vLLM
+
+
+def save_model(folder):
+    """A small Qwen3 whose heads are large enough for vLLM's CPU kernels, with the tokenizer of the tiny policy."""
+    tokenizer = tiny.build_tokenizer()
+    ends = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    config = Qwen3Config(
+        vocab_size=len(tokenizer), hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=2, head_dim=32, max_position_embeddings=512, initializer_range=0.1,
+        tie_word_embeddings=True, **ends,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    Qwen3ForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.vllm
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("policies", ["shared", "per_role"])
+def test_vllm_engines_on_two_ranks(tmp_path, policies):
+    """What vLLM samples on each rank is what the sharded policy would have sampled, also after a weight sync."""
+    pytest.importorskip("vllm")
+    options = ["--engine", "vllm", "--model", save_model(tmp_path / "model"), "--policies", policies]
+    options += "--warm-start 20 --num-candidates 8 --env-options rows=4 cols=4 max_moves=2 view=cells".split()
+    ((code, output),) = torchrun(tmp_path, options, agents=1, ranks=2, limit=280)
+    assert code == 0, output
+    assert "Traceback" not in output
+    names = ["shared"] if policies == "shared" else ["tool_user", "planner"]
+    rows = metrics(tmp_path)
+    assert [row["step"] for row in rows] == [0, 1, 2]
+    for name in names:
+        gaps = [row[f"{name}/logprob_gap"] for row in rows if f"{name}/logprob_gap" in row]
+        assert gaps
+        assert max(gaps) < 1e-3
+    first, last = (
+        AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "checkpoints" / step / names[0]).state_dict()
+        for step in ("step-000002", "step-000003")
+    )
+    assert any(not torch.equal(first[name], last[name]) for name in first)
