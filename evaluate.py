@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         config, team = load_team(arguments.source, arguments.eval_data, options)
         config = replace(config, eval_envs=arguments.envs)
         pool = train.scoring_pool(config, train.held_out_env(config))
-        print(f"{config.task} ({config.workflow}): {train.describe(team)}")
+        train.say(team.world, f"{config.task} ({config.workflow}): {train.describe(team)}")
         result = train.held_out(config, team, pool, arguments.samples, arguments.temperature)
         train.say(team.world, report(result))
         team.world.close()

@@ -349,7 +349,8 @@ def scoring_pool(config: Config, env: Env) -> Executor | None:
     """Threads where scoring waits for other processes (programs, symbolic mathematics); None for plain board games."""
     sandbox.set_mode(config.sandbox)
     slow = hasattr(env, "problems") or getattr(env, "tool", "direct") == "python"
-    return ThreadPoolExecutor(os.cpu_count()) if slow else None
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # of this machine: too many threads, and programs time out
+    return ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // ranks)) if slow else None
 
 
 def held_out(
@@ -445,6 +446,8 @@ def parse(argv: Sequence[str] | None = None) -> tuple[Config, UpdateConfig]:
     if not config.output_dir:
         config.output_dir = f"runs/{config.task}-{time.strftime('%Y%m%d-%H%M%S')}"
     config.device = config.device or default_device()
+    if config.device not in ("cpu", "cuda"):
+        raise ValueError(f"--device {config.device}: cpu or cuda (CUDA_VISIBLE_DEVICES says which GPUs)")
     if config.warm_start < 0:
         config.warm_start = 60 if config.model == "tiny" else 0
     objective.max_response_tokens = config.max_response_tokens
@@ -489,7 +492,7 @@ def check_run_folder(config: Config, objective: UpdateConfig) -> None:
         raise ValueError(f"--resume: {config.output_dir} holds no run (no config.json)")
     old = json.loads(saved.read_text(encoding="utf-8"))
     same = replace(config, **{name: old[name] for name in ("steps", "resume", "output_dir", "device", "placement")})
-    now, then = ({**options, **options.pop("update")} for options in (all_options(same, objective), old))
+    now, then = ({**options.pop("update"), **options} for options in (all_options(same, objective), old))
     for name, value in now.items():
         if then.get(name) != value:
             raise ValueError(f"--resume: the run was started with {name}={then.get(name)!r}, not {value!r}")

@@ -250,6 +250,8 @@ def test_help_fits_a_screen_or_two(capsys):
         ("--clip -0.1", "--clip -0.1"),
         ("--resume", "--output-dir"),
         ("--policies planner=a", "--policies planner=a"),
+        ("--device gpu", "--device gpu"),
+        ("--device cuda:1", "--device cuda:1"),
         ("--env-options rows", "--env-options rows"),
         ("--env-options height=3", "height"),
         ("--task math", "--data"),
@@ -279,12 +281,20 @@ def test_a_second_run_into_the_same_folder_is_refused(three_steps):
 def test_resuming_with_other_options_is_refused_by_name(three_steps, option):
     before = (three_steps / "metrics.jsonl").read_bytes()
     argv = [*SMALL, "--steps", "3", "--keep", "9", "--output-dir", str(three_steps), "--resume", *option.split()]
-    assert option.split()[0].strip("-").replace("-", "_") in refuses(*argv)
+    assert f"was started with {option.split()[0].strip('-').replace('-', '_')}=" in refuses(*argv)
     assert (three_steps / "metrics.jsonl").read_bytes() == before
 
 
 def test_resuming_nothing_is_refused(tmp_path):
     assert str(tmp_path) in refuses(*SMALL, "--output-dir", str(tmp_path), "--resume")
+
+
+def test_ranks_of_a_machine_share_its_cores(monkeypatch):
+    config, _ = train.parse(["--env-options", "tool=python"])
+    monkeypatch.setattr("os.cpu_count", lambda: 12)
+    for ranks, threads in ((1, 12), (4, 3), (99, 1)):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+        assert train.scoring_pool(config, train.training_env(config))._max_workers == threads
 
 
 AGENTS = ("tool_user", "planner")
