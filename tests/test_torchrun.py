@@ -19,6 +19,8 @@ from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 import tiny
 import train
 from distributed import world
+from envs import make_env
+from policy import make_policy
 
 ROOT = Path(__file__).parent.parent
 OPTIONS = "--device cpu --steps 3 --warm-start 5 --envs-per-step 4 --num-candidates 3 --max-turns 2 --eval-envs 4"
@@ -245,7 +247,7 @@ def test_the_job_ends_within_a_minute_when_a_rank_dies(tmp_path, when, dead):
 
 
 def save_model(folder):
-    """A small Qwen3 whose heads are large enough for vLLM's CPU kernels, with the tokenizer of the tiny policy."""
+    """A warm-started Qwen3 whose heads are large enough for vLLM's CPU kernels; returns the options of its board."""
     tokenizer = tiny.build_tokenizer()
     ends = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
     config = Qwen3Config(
@@ -254,9 +256,11 @@ def save_model(folder):
         tie_word_embeddings=True, **ends,
     )  # fmt: skip
     torch.manual_seed(0)
-    Qwen3ForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
+    policy = make_policy("p", Qwen3ForCausalLM(config), tokenizer, lr=1e-3)
+    board = tiny.BOARDS["plan_path"]
+    tiny.warm_start(policy, lambda: make_env("plan_path", "mas", **board), steps=60, turns=2, seed=0)
+    policy.save(folder)
+    return [f"{key}={value}" for key, value in board.items()]
 
 
 @pytest.mark.vllm
@@ -265,8 +269,9 @@ def save_model(folder):
 def test_vllm_engines_on_two_ranks(tmp_path, policies):
     """What vLLM samples on each rank is what the sharded policy would have sampled, also after a weight sync."""
     pytest.importorskip("vllm")
-    options = ["--engine", "vllm", "--model", save_model(tmp_path / "model"), "--policies", policies]
-    options += "--warm-start 20 --num-candidates 8 --env-options rows=4 cols=4 max_moves=2 view=cells".split()
+    board = save_model(tmp_path / "model")
+    options = ["--engine", "vllm", "--model", str(tmp_path / "model"), "--warm-start", "0", "--num-candidates", "8"]
+    options += ["--policies", policies, "--env-options", *board]
     ((code, output),) = torchrun(tmp_path, options, agents=1, ranks=2, limit=280)
     assert code == 0, output
     assert "Traceback" not in output
@@ -277,8 +282,8 @@ def test_vllm_engines_on_two_ranks(tmp_path, policies):
         gaps = [row[f"{name}/logprob_gap"] for row in rows if f"{name}/logprob_gap" in row]
         assert gaps
         assert max(gaps) < 1e-3
-    first, last = (
-        AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "checkpoints" / step / names[0]).state_dict()
-        for step in ("step-000002", "step-000003")
-    )
-    assert any(not torch.equal(first[name], last[name]) for name in first)
+        first, last = (
+            AutoModelForCausalLM.from_pretrained(tmp_path / folder).state_dict()
+            for folder in ("model", f"run/checkpoints/step-000003/{name}")
+        )
+        assert any(not torch.equal(first[key], last[key]) for key in first)
