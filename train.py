@@ -347,7 +347,10 @@ def held_out_env(config: Config) -> Env:
 
 def scoring_pool(config: Config, env: Env) -> Executor | None:
     """Threads where scoring waits for other processes (programs, symbolic mathematics); None for plain board games."""
-    sandbox.set_mode(config.sandbox)
+    try:
+        sandbox.set_mode(config.sandbox)
+    except RuntimeError as error:
+        raise ValueError(f"--sandbox {config.sandbox}: {error}") from None
     slow = hasattr(env, "problems") or getattr(env, "tool", "direct") == "python"
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # of this machine: too many threads, and programs time out
     return ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // ranks)) if slow else None

@@ -263,6 +263,13 @@ def test_bad_options_are_refused_by_name(tmp_path, monkeypatch, argv, message):
     assert not list(tmp_path.rglob("metrics.jsonl"))
 
 
+def test_a_sandbox_that_is_required_and_missing_is_refused_by_name(tmp_path, monkeypatch):
+    monkeypatch.setattr("sandbox._bubblewrap_problem", lambda: "there is no bwrap")
+    message = refuses(*SMALL, "--steps", "1", "--sandbox", "require", "--output-dir", str(tmp_path))
+    assert "--sandbox require" in message
+    assert "there is no bwrap" in message
+
+
 @pytest.mark.parametrize("argv", ["--sampling beam", "--loss mean", "--steps many"])
 def test_values_that_are_no_choice_are_refused_by_name(argv, capsys):
     refuses(*argv.split())
