@@ -72,7 +72,11 @@ def save_checkpoint(
 
 def _optimizer_io(io: Callable[..., Any], policy: Policy, folder: Path) -> dict[str, Any]:
     """Save (`dcp.save`) or load (`dcp.load`) the optimizer's state under the names of the weights."""
+    fresh = not policy.optimizer.state
     state = {"optimizer": get_optimizer_state_dict(policy.root, policy.optimizer)}
+    if fresh:  # torch makes what is missing by a step of size 0, which AdamW must not count: the next one is the first
+        for values in policy.optimizer.state.values():
+            values["step"].zero_()
     options: dict[str, Any] = {"checkpoint_id": str(folder)}
     if policy.mesh is not None:
         options["process_group"] = policy.mesh.get_group()

@@ -233,6 +233,8 @@ def set_up(
     say(world, f"the first prompt, as the model sees it:\n{prompt}")
     before = held_out(config, team, pool)
     save_checkpoint(run, 0, team.policies, {"before": before.success}, config.keep, world)
+    if world.main:
+        cut_log(run / "evaluations.jsonl", 0)  # of a start that was stopped before there was a run
     log_evaluation(run, world, 0, before)
     if world.main:  # last: before this file exists there is no run to resume, and the folder can simply be used again
         write_text(run / "config.json", json.dumps(all_options(config, objective), indent=1))
@@ -504,9 +506,9 @@ def check_run_folder(config: Config, objective: UpdateConfig) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     try:
         config, objective = parse(argv)
-        check_run_folder(config, objective)
         world = start(config.device)
         config.output_dir = world.gather(config.output_dir)[0]  # its default holds the time of day
+        check_run_folder(config, objective)
         train(config, objective, world)
         world.close()
     except (ValueError, OSError, ImportError) as error:

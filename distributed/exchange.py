@@ -41,10 +41,10 @@ class Exchange:
         ]
         answers: dict[tuple[int, int], list[Completion]] = {}
         for name, ranks in self.homes.items():
-            if self.world.rank in ranks:
-                wanted = [item for item in asked if self.policy_of[item[2].agent] == name]
+            wanted = [item for item in asked if self.policy_of[item[2].agent] == name]
+            if wanted and self.world.rank in ranks:  # on all of the policy's ranks or on none: they load it together
                 mine = wanted[ranks.index(self.world.rank) :: len(ranks)]
-                replies = self.answer(name, [request for *_, request in mine], n)  # also without requests
+                replies = self.answer(name, [request for *_, request in mine], n)  # perhaps none of them
                 answers |= {(rank, i): reply for (rank, i, _), reply in zip(mine, replies, strict=True)}
         everything = {place: reply for part in self.world.gather(answers) for place, reply in part.items()}
         return [everything[self.world.rank, i] for i in range(len(requests))]

@@ -250,16 +250,25 @@ def answer_by_seed(name, requests, n):
     ]
 
 
+class Counted(exchange.Exchange):
+    round = 0
+
+    def __call__(self, requests, n):
+        self.round += 1
+        return super().__call__(requests, n)
+
+
 def team_rollout(world, envs, homes, sample=rollout_tree, wavefront=True, log=None):
     def answer(name, requests, n):
-        if log is not None:
-            log.append((name, len(requests)))
+        log.setdefault(counted.round, []).append((name, len(requests)))
         return answer_by_seed(name, requests, n)
 
+    log = {} if log is None else log
+    counted = Counted(world, homes, POLICY_OF, answer, wavefront)
     ids = world.mine(range(envs))
     result = sample(
         [Toy(name=f"e{i}") for i in ids],
-        exchange.Exchange(world, homes, POLICY_OF, answer, wavefront),
+        counted,
         encode=lambda agent, messages: [ord(c) for m in messages for c in m["content"]],
         decode=lambda agent, ids: "".join(map(chr, ids)).rstrip("\0"),
         num_candidates=3,
@@ -291,25 +300,25 @@ def test_the_wavefront_keeps_both_policies_busy():
 
     def rounds(wavefront):
         def work(rank):
-            log = []
+            log = {}
             team_rollout(start("cpu"), 8, homes, wavefront=wavefront, log=log)
-            return log
+            return {round_: sum(n for _, n in entries) for round_, entries in log.items()}
 
         return run_ranks(2, work)
 
     a, b = rounds(wavefront=False)
-    assert [n for _, n in a] == [8, 0, 8, 0, 0]  # the last round finds nothing left to do
-    assert [n for _, n in b] == [0, 8, 0, 8, 0]
+    assert a == {1: 8, 3: 8}
+    assert b == {2: 8, 4: 8}
     a, b = rounds(wavefront=True)
-    assert [n for _, n in a] == [4, 4, 4, 4, 0, 0]
-    assert [n for _, n in b] == [0, 4, 4, 4, 4, 0]
+    assert a == {1: 4, 2: 4, 3: 4, 4: 4}
+    assert b == {2: 4, 3: 4, 4: 4, 5: 4}
 
 
 def test_requests_are_spread_evenly_over_the_ranks_of_a_policy():
     def work(rank):
-        log = []
+        log = {}
         team_rollout(start("cpu"), 7, {"a": [0, 1], "b": [2]}, wavefront=False, log=log)
-        return Counter({name: n for name, n in log if n})
+        return Counter({name: n for entries in log.values() for name, n in entries if n})
 
     a, other, b = run_ranks(3, work)
     assert {a["a"], other["a"]} == {3, 4}

@@ -189,6 +189,19 @@ def test_the_newest_checkpoints_are_kept(tmp_path):
     ]
 
 
+def test_saving_does_not_change_what_comes_after(tmp_path):
+    """Before the first step there is no state of AdamW, and writing it must not count as a step."""
+    saved, other, loaded = (small_policy(lr=1e-2) for _ in range(3))
+    folder = save_checkpoint(tmp_path, 0, {"p": saved}, {}, keep=2)
+    load_optimizers(folder, {"p": loaded})
+    samples = [make_sample(advantage=a, response=r) for a, r in ((1.0, [3, 4]), (-1.0, [5, 2]))]
+    for policy in (saved, other, loaded):
+        update(policy, samples, objective())
+    for name, weight in weights_of(other).items():
+        assert torch.equal(weights_of(saved)[name], weight)
+        assert torch.equal(weights_of(loaded)[name], weight)
+
+
 def test_the_same_step_may_be_written_again(tmp_path):
     policy = trained_policy()
     save_checkpoint(tmp_path, 3, marked(policy, 1), {"mark": 1}, keep=2)

@@ -13,6 +13,7 @@ import pytest
 import code_data
 import envs
 import evaluate
+import experiments
 import math_env
 import train
 from code_env import golden_tests, reference_solution
@@ -24,6 +25,7 @@ FENCE = re.compile(r"^```(.*)\n((?:.*\n)*?)```\s*$", re.M)
 OTHER_OPTIONS = {"--index-url", "--extra-index-url", "--no-deps", "--upgrade", "--durations", "--depth", "--help"}
 OTHER_OPTIONS |= {"--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"}
 OTHER_OPTIONS |= {"--groups", "--candidates", "--shape"}
+OTHER_OPTIONS |= {"--kill-on-bad-exit", "--nodes", "--ntasks-per-node", "--gpus-per-node"}
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +129,8 @@ def test_no_path_of_somebodys_machine(readme):
 
 
 def test_every_option_exists(readme, capsys):
-    known = set.union(*(help_of(main, capsys) for main in (train.main, evaluate.main, envs.play)), OTHER_OPTIONS)
+    mains = (train.main, evaluate.main, experiments.main, envs.play)
+    known = set.union(*(help_of(main, capsys) for main in mains), OTHER_OPTIONS)
     used = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9_-]*", readme))
     assert used, "a README without commands"
     assert used - known == set()
