@@ -36,6 +36,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from report import read_rows
+
 AGENTS, TURNS, CANDIDATES, ENVS = 2, 6, 8, 32
 BUDGET = ENVS * AGENTS * TURNS * CANDIDATES  # candidates a step at most
 EVERY = 25  # steps between held-out evaluations and checkpoints
@@ -194,7 +196,7 @@ class Plan:
     def jobs(self) -> list[Job]:
         """Every training with every seed, the longest first: then no long one is left over at the end."""
         names = dict.fromkeys(name for row in self.rows for name in row.trainings)
-        jobs = [Job(name, seed, self) for name in names for seed in self.seeds]
+        jobs = [self.job(name, seed) for name in names for seed in self.seeds]
         return sorted(jobs, key=lambda job: -TRAININGS[job.name].cost)
 
     def job(self, name: str, seed: int) -> Job:
@@ -234,13 +236,6 @@ class Job:
     def steps_done(self) -> int:
         path = self.folder / "metrics.jsonl"
         return path.read_bytes().count(b"\n") if path.exists() else 0
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Complete lines of a log; one that a killed process left unfinished does not count."""
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
 
 
 # ------------------------------------------------------------------------------------------------------------ training

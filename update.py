@@ -9,9 +9,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
-from distributed.shard import balance, sum_over
+from distributed.shard import balance, full, sum_over
 from grouping import GroupKey, Sample
 from packing import Pack, micro_batches, pack_samples, packed, shared_prompts
 from policy import Policy
@@ -160,7 +159,7 @@ def _optimizer_step(
         info |= {"loss": loss.detach(), "entropy": entropy.sum(), "tokens": torch.tensor(len(pack.target))}
         busy = float(id(pack.samples[0]) in minibatch.weights)
         sums.append({key: value * busy for key, value in info.items()})
-    grad_norm = _full(nn.utils.clip_grad_norm_(policy.model.parameters(), config.grad_clip))
+    grad_norm = float(full(nn.utils.clip_grad_norm_(policy.model.parameters(), config.grad_clip)))
     if not np.isfinite(grad_norm):
         raise FloatingPointError(
             f"policy {policy.name}: gradient norm is {grad_norm}; the weights were left as they are"
@@ -171,10 +170,6 @@ def _optimizer_step(
     for values in sums:
         for key, value in values.items():
             totals[key] = totals.get(key, 0.0) + float(value)
-
-
-def _full(value: Tensor) -> float:
-    return float(value.full_tensor() if isinstance(value, DTensor) else value)
 
 
 def _remember(old: dict[int, Tensor], pack: Pack, logprobs: Tensor) -> None:

@@ -36,7 +36,12 @@ def full_weights(root: nn.Module, model: nn.Module, dtype: torch.dtype | None = 
         root.reshard()  # a forward without a backward leaves the root's weights gathered
     for name, parameter in model.named_parameters():
         weight = parameter.detach().to(dtype or parameter.dtype)  # before it travels
-        yield name, weight.full_tensor() if isinstance(weight, DTensor) else weight
+        yield name, full(weight)
+
+
+def full(tensor: Tensor) -> Tensor:
+    """The whole of a tensor of which every rank may hold a part; all ranks of the policy ask together."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def sum_over(mesh: DeviceMesh | None, values: dict[str, float]) -> dict[str, float]:

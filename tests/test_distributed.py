@@ -31,6 +31,13 @@ def whole(policy):
     return {name: weight.clone() for name, weight in policy.weights()}
 
 
+def assert_weights(found, alone, atol=2e-5, rtol=1e-4):
+    """What the ranks ended with is what one process ended with."""
+    expected = weights_of(alone)
+    for name, weight in found.items():
+        torch.testing.assert_close(weight, expected[name], atol=atol, rtol=rtol)
+
+
 def policy_on(world, ranks=None, lr=1e-2, seed=0, checkpointing=False):
     mesh = world.meshes({"p": ranks or list(range(world.size))}).get("p")
     return make_policy("p", small_model(seed=seed), tiny.build_tokenizer(), lr, "cpu", mesh, checkpointing)
@@ -95,8 +102,7 @@ def test_ranks_without_data_keep_step(groups):
 
     for weights, found in run_ranks(4, work):
         assert found == pytest.approx(metrics, rel=1e-3, abs=1e-5)
-        for name, weight in weights.items():
-            torch.testing.assert_close(weight, weights_of(alone)[name], atol=2e-5, rtol=1e-4)
+        assert_weights(weights, alone)
 
 
 def test_an_empty_batch_and_one_without_signal_change_nothing_on_any_rank():
@@ -140,8 +146,7 @@ def test_gradient_checkpointing_under_sharding_gives_the_same_step():
     alone = small_policy(lr=1e-2)
     update(alone, batch(), objective())
     for weights in run_ranks(2, work):
-        for name, weight in weights.items():
-            torch.testing.assert_close(weight, weights_of(alone)[name], atol=2e-5, rtol=1e-4)
+        assert_weights(weights, alone)
 
 
 def test_an_infinite_gradient_raises_on_every_rank_and_leaves_the_weights():
@@ -368,8 +373,7 @@ def test_a_checkpoint_goes_on_with_another_number_of_ranks(tmp_path, before, aft
 
     run_ranks(before, first)
     for weights in run_ranks(after, second):
-        for name, weight in weights.items():
-            torch.testing.assert_close(weight, weights_of(alone)[name], atol=4e-5, rtol=1e-3)
+        assert_weights(weights, alone, atol=4e-5, rtol=1e-3)
 
 
 # ---------------------------------------------------------------------------------------------------------- whole runs
