@@ -28,38 +28,25 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import tiny
+from benchmarks.shapes import SHAPES, random_model
 from engines import VllmEngine
 from envs import make_env
 from policy import Policy, make_policy
 from rollout import Generate, Request, Stream, rollout_tree
 from team import Team
 
-SHAPES = {  # of random weights: width, width of the MLP, layers, heads, head size, vocabulary (0: the tokenizer's)
-    "small": (128, 256, 2, 4, 32, 0),
-    "qwen3-0.6b": (1024, 3072, 28, 16, 128, 151936),
-    "qwen3-1.7b": (2048, 6144, 28, 16, 128, 151936),
-}
-
 
 def build_policy(args: argparse.Namespace) -> Policy:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     tokenizer = AutoTokenizer.from_pretrained(args.model) if args.model else tiny.build_tokenizer()
-    with torch.device(device):
-        if args.shape == "own":
-            model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
-        else:
-            width, mlp, layers, heads, size, vocabulary = SHAPES[args.shape]
-            config = Qwen3Config(
-                hidden_size=width, intermediate_size=mlp, num_hidden_layers=layers, num_attention_heads=heads,
-                num_key_value_heads=min(8, heads), head_dim=size, vocab_size=vocabulary or len(tokenizer),
-                tie_word_embeddings=True, max_position_embeddings=40960, eos_token_id=tokenizer.eos_token_id,
-                bos_token_id=None, pad_token_id=None,
-            )  # fmt: skip
-            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    if args.shape == "own":
+        model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
+    else:
+        model = random_model(SHAPES[args.shape], device, tokenizer)
     return make_policy("shared", model, tokenizer, 1e-6, device)
 
 

@@ -21,11 +21,12 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, Qwen3Config
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import tiny
 import train
+from benchmarks.shapes import SHAPES, random_model
 from distributed import exchange
 from distributed.world import World, place, start
 from envs import Reward
@@ -35,14 +36,6 @@ from policy import make_policy
 from rollout import rollout_tree
 from team import Team
 from update import UpdateConfig, update
-
-SHAPES = {  # width, width of the MLP, layers, heads, key/value heads, head size, vocabulary, tied
-    "small": (128, 256, 2, 4, 2, 32, 512, True),
-    "qwen3-0.6b": (1024, 3072, 28, 16, 8, 128, 151936, True),
-    "qwen3-1.7b": (2048, 6144, 28, 16, 8, 128, 151936, True),
-    "qwen3-4b": (2560, 9728, 36, 32, 8, 128, 151936, True),
-    "qwen3-8b": (4096, 12288, 36, 32, 8, 128, 151936, False),
-}
 
 
 class Talk:
@@ -71,15 +64,7 @@ def build_model(args: argparse.Namespace, device: str) -> tuple[PreTrainedModel,
     tokenizer = AutoTokenizer.from_pretrained(args.model) if args.model else tiny.build_tokenizer()
     if not args.shape:
         return AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32), tokenizer
-    width, mlp, layers, heads, kv_heads, size, vocabulary, tied = SHAPES[args.shape]
-    config = Qwen3Config(
-        vocab_size=vocabulary, hidden_size=width, intermediate_size=mlp, num_hidden_layers=layers,
-        num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=size, tie_word_embeddings=tied,
-        max_position_embeddings=8192, eos_token_id=tokenizer.eos_token_id, bos_token_id=None, pad_token_id=None,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    with torch.device(device):  # random weights are drawn a hundred times faster there
-        return AutoModelForCausalLM.from_config(config, dtype=torch.float32), tokenizer
+    return random_model(SHAPES[args.shape], device, tokenizer, context=8192), tokenizer
 
 
 def build_team(args: argparse.Namespace, world: World) -> Team:

@@ -34,23 +34,19 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import Qwen3Config, Qwen3ForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import fused
 import packing
 import tiny
+from benchmarks.shapes import SHAPES, random_model
 from distributed.world import start
 from grouping import GroupKey, Sample
 from policy import Policy, make_policy
 from update import UpdateConfig, update
 
-SHAPES = {  # name: config, prompt lengths, response lengths
-    "0.6b": (
-        dict(hidden_size=1024, num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=8, head_dim=128,
-             intermediate_size=3072, vocab_size=151936, tie_word_embeddings=True),
-        (900, 1100), (64, 256),
-    ),
+SIZES = {  # name: shape, prompt lengths, response lengths
+    "0.6b": (SHAPES["qwen3-0.6b"], (900, 1100), (64, 256)),
     "mini": (
         dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
              intermediate_size=128, vocab_size=512, tie_word_embeddings=True),
@@ -62,16 +58,9 @@ TRL = ["16", "8+nockpt", "16+nockpt"]
 LEARNING_RATE = 1e-6
 
 
-def make_model(size: str, device: str) -> Qwen3ForCausalLM:
-    """The same random float32 weights in every process."""
-    torch.manual_seed(0)
-    with torch.device(device):
-        return Qwen3ForCausalLM(Qwen3Config(**SHAPES[size][0]))
-
-
 def make_samples(size: str, groups: int, candidates: int) -> list[Sample]:
     """Random ids and advantages; lengths uniform between the two limits of the shape."""
-    config, prompts, responses = SHAPES[size]
+    config, prompts, responses = SIZES[size]
     rng = np.random.default_rng(0)
     samples = []
     for group in range(groups):
@@ -115,7 +104,7 @@ def prepare(variant: str, size: str, device: str) -> Policy:
     if unknown:
         raise ValueError(f"--ours {variant}: unknown part {sorted(unknown)}")
     mesh = start(device).meshes({"p": [0]})["p"]
-    model = make_model(size, device)
+    model = random_model(SIZES[size][0], device)
     if "layers" in parts and device == "cuda":
         fused.fuse_layers(model)
     if "tiles" not in parts:
@@ -219,7 +208,8 @@ def run_trl(variant: str, args: argparse.Namespace, samples: list[Sample]) -> di
         )  # fmt: skip
         tokenizer = tiny.build_tokenizer()
         trainer = CannedTrainer(
-            model=make_model(args.size, args.device), reward_funcs=lambda completions, **_: [0.0] * len(completions),
+            model=random_model(SIZES[args.size][0], args.device),
+            reward_funcs=lambda completions, **_: [0.0] * len(completions),
             args=config, train_dataset=Dataset.from_dict({"prompt": ["x"] * len(samples)}),
             processing_class=tokenizer, callbacks=[Watch()],
         )  # fmt: skip
@@ -280,7 +270,7 @@ def flops(size: str, samples: list[Sample], shared: bool) -> float:
 
     2 operations a weight and token, 4 a head dimension and (query, key) pair, and the head on response tokens only.
     """
-    c = SHAPES[size][0]
+    c = SIZES[size][0]
     heads, kv_heads = (c[n] * c["head_dim"] for n in ("num_attention_heads", "num_key_value_heads"))
     weights = c["hidden_size"] * (2 * heads + 2 * kv_heads + 3 * c["intermediate_size"])
     groups = packing.shared_prompts(samples) if shared else [[sample] for sample in samples]
@@ -365,7 +355,7 @@ def table(rows: list[dict[str, Any]], batch: dict[str, Any]) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", choices=SHAPES, default="0.6b")
+    parser.add_argument("--size", choices=SIZES, default="0.6b")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     for name, value in dict(groups=16, candidates=8, budget=16384, steps=3).items():
         parser.add_argument(f"--{name}", type=int, default=value)
