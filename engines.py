@@ -325,6 +325,7 @@ class VllmStream:
             temperature=self.temperature,
             max_tokens=min(self.engine.max_tokens, self.engine.context - len(request.prompt_ids)),
             stop_token_ids=sorted(self.engine.policy.stop_ids),
+            ignore_eos=True,  # these and no other: vLLM would add the end token of the model's configuration
             logprobs=0,  # of the sampled token only
             flat_logprobs=True,
             detokenize=False,

@@ -25,8 +25,7 @@ from team import Team
 
 def load_team(source: str, eval_data: str, options: Sequence[str]) -> tuple[train.Config, Team]:
     """The team of a run folder (its own options; `options` must be empty) or one model that plays every agent."""
-    run = Path(source)
-    load: train.Load
+    run, checkpoint = Path(source), None
     if (run / "config.json").is_file() and (run / "checkpoints").is_dir():
         if options:
             raise ValueError(f"{source} is a run and keeps the options it was trained with; remove {' '.join(options)}")
@@ -35,14 +34,11 @@ def load_team(source: str, eval_data: str, options: Sequence[str]) -> tuple[trai
         checkpoint = latest_checkpoint(run)
         config = replace(train.Config(**saved), device=train.default_device(), placement=[])
         config.eval_data = eval_data or config.eval_data
-
-        def load(name: str) -> tuple:
-            return load_model(str(checkpoint / name))
-
     else:
         config, _ = train.parse(["--model", source, "--eval-data", eval_data, *options])
-        load = train.first_model(config)
-    return config, train.make_team(config, train.held_out_env(config).agents, start(config.device), load)
+    world, agents = start(config.device), train.held_out_env(config).agents
+    load = (lambda name: load_model(str(checkpoint / name))) if checkpoint else train.first_model(config, world)
+    return config, train.make_team(config, agents, world, load)
 
 
 def report(result: Evaluation) -> str:

@@ -1,4 +1,4 @@
-"""A from-scratch policy that needs no download: a Qwen3 model of about 0.2M parameters and a tokenizer built in code.
+"""A from-scratch policy that needs no download: a Qwen3 model of 0.16M parameters and a tokenizer built in code.
 
 It is warm-started by imitating noise, so that it knows how an answer is written and nothing about which answer is good.
 That is what an instruction-tuned model brings to AT-GRPO, minus the English: the chat template shows the model the user

@@ -135,10 +135,11 @@ class Config:
 # --------------------------------------------------------------------------------------------------------------- loop
 
 
-def train(config: Config, objective: UpdateConfig, world: World) -> None:
-    """The whole of AT-GRPO, on any number of ranks. Raises ValueError on options that do not fit together."""
-    run = Path(config.output_dir)
-    team, start, before, pool = set_up(config, objective, run, world)
+def train(
+    config: Config, objective: UpdateConfig, team: Team, start: int, before: float, pool: Executor | None
+) -> None:
+    """The whole of AT-GRPO on any number of ranks, with what `set_up` returns."""
+    run, world = Path(config.output_dir), team.world
     sample, key = SAMPLING[config.sampling], KEYS[config.grouping]
     if config.reward == "outcome":
         sample = partial(sample, outcome_only=True)
@@ -206,11 +207,12 @@ def learning_rate(config: Config, step: int) -> float:
 # ------------------------------------------------------------------------------------------------------------- set-up
 
 
-def set_up(
-    config: Config, objective: UpdateConfig, run: Path, world: World
-) -> tuple[Team, int, float, Executor | None]:
-    """The team, the first step, held-out success before training, and threads that score (None for board games)."""
-    probe = training_env(config)
+def set_up(config: Config, objective: UpdateConfig, world: World) -> tuple[Team, int, float, Executor | None]:
+    """The team, the first step, held-out success before training, and threads that score (None for board games).
+
+    Raises ValueError on options and data that do not fit together.
+    """
+    run, probe = Path(config.output_dir), training_env(config)
     if hasattr(probe, "problems"):
         sets: dict[str, Any] = {"--data": probe, "--eval-data": held_out_env(config)}
         check_disjoint({option: [p.question for p in env.problems] for option, env in sets.items()})
@@ -226,7 +228,7 @@ def set_up(
             cut_log(run / "evaluations.jsonl", min(done + 1, config.steps))  # only the last one is made again
         say(world, f"resuming {run} after step {done}")
         return team, done, state["before"], pool
-    team = make_team(config, probe.agents, world, first_model(config))
+    team = make_team(config, probe.agents, world, first_model(config, world))
     say(world, f"{config.task} ({config.workflow}): {describe(team)}; run folder {run}")
     agent, env = probe.agents[0], training_env(config).reset(seed=config.seed * 2**24)
     prompt = team.tokenizers[team.policy_of[agent]].decode(team.encode(agent, env.observe(agent)))
@@ -245,22 +247,22 @@ Load = Callable[[str], tuple[PreTrainedModel, PreTrainedTokenizerBase]]  # name 
 
 
 def make_team(config: Config, agents: Sequence[str], world: World, load: Load) -> Team:
-    """The policies of this rank, each with its own weights and optimizer, and the engines that sample from them."""
+    """The policies of this rank, each with its own weights and optimizer, and the engines that sample from them.
+
+    A rank loads no other models; tokenizers it has of all policies, since it plays whole environments.
+    """
     policy_of = parse_policies(config.policies, agents)
     names = list(dict.fromkeys(policy_of.values()))
     if not set(config.frozen) < set(names):
         raise ValueError(f"--frozen {' '.join(config.frozen)}: name some of the policies {', '.join(names)}, not all")
     homes = place(names, world.size, config.placement)
     policies: dict[str, Policy] = {}
-    tokenizers = {}
-    meshes = world.meshes(homes)
-    for name in names:
-        model, tokenizers[name] = load(name)
-        if name in meshes:
-            policies[name] = make_policy(
-                name, model, tokenizers[name], config.lr, world.device, meshes[name],
-                config.gradient_checkpointing, config.fused,
-            )  # fmt: skip
+    for name, mesh in world.meshes(homes).items():
+        model, tokenizer = load(name)
+        policies[name] = make_policy(
+            name, model, tokenizer, config.lr, world.device, mesh, config.gradient_checkpointing, config.fused
+        )
+    tokenizers = world.merge({name: policy.tokenizer for name, policy in policies.items()})
     return Team(policies, policy_of, make_engines(config, policies), tokenizers, world, homes)
 
 
@@ -296,7 +298,7 @@ def parse_policies(values: Sequence[str], agents: Sequence[str]) -> dict[str, st
     return {agent: pairs[agent] for agent in agents}
 
 
-def first_model(config: Config) -> Load:
+def first_model(config: Config, world: World) -> Load:
     """How a policy starts: the tiny model, or one from the hub or a folder; warm-started once for all policies."""
     if config.model != "tiny" and not config.warm_start:
         return lambda name: load_model(config.model)
@@ -312,6 +314,7 @@ def first_model(config: Config) -> Load:
             lr=3e-3 if config.model == "tiny" else 2e-5,
         )
         model.to("cpu")  # type: ignore[arg-type]
+        world.agree(model.parameters())  # GPUs round differently from one time to the next
     else:  # math and code: the tiny model shows that everything runs, no more
         print(f"no warm start: {config.task} has no noisy answers to imitate; {config.model} starts as it is")
     return lambda name: (copy.deepcopy(model), tokenizer)
@@ -509,10 +512,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         world = start(config.device)
         config.output_dir = world.gather(config.output_dir)[0]  # its default holds the time of day
         check_run_folder(config, objective)
-        train(config, objective, world)
-        world.close()
+        ready = set_up(config, objective, world)
     except (ValueError, OSError, ImportError) as error:
         sys.exit(f"train.py: error: {error}")
+    train(config, objective, *ready)  # what goes wrong from here on is shown with its traceback
+    world.close()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import connection
@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 T = TypeVar("T")
@@ -53,6 +54,12 @@ class World:
     def merge(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """One mapping from everybody's; ranks that share a policy hold the same values for it."""
         return {name: value for part in self.gather(dict(values)) for name, value in part.items()}
+
+    def agree(self, tensors: Iterable[Tensor]) -> None:
+        """Overwrite tensors on the CPU with those of rank 0."""
+        if self.size > 1:
+            for tensor in tensors:
+                dist.broadcast(tensor.detach(), 0)
 
     def mine(self, items: Sequence[T]) -> Sequence[T]:
         """This rank's part of a sequence: contiguous, as even as it goes, and the first item is always rank 0's."""

@@ -1,6 +1,6 @@
 """What a run needs: memory by counting bytes, time by the steps that a run has measured. Standard library only.
 
-python docs/estimate.py                           the table of memory in docs/reproduce.md
+python docs/estimate.py                           the tables of memory and time in docs/reproduce.md
 python docs/estimate.py runs/NAME --steps 200     hours for so many steps like those of a run
 """
 
@@ -14,6 +14,7 @@ from statistics import median
 
 # parameters in billions: all of them, one decoder layer, embedding and output head (one matrix where they are tied)
 MODELS = {"Qwen3-1.7B": (1.72, 0.050, 0.311), "Qwen3-8B": (8.19, 0.193, 1.245)}
+LENGTHS = ((600, 400), (600, 1200), (1000, 4000))  # mean tokens of a prompt and a response: a guess, no measurement
 
 
 def gigabytes(model: str, ranks: int) -> float:
@@ -67,13 +68,32 @@ def table() -> str:
     )
 
 
+def measured_rates(model: str) -> tuple[float, float]:
+    """Sampled and raw tokens a second of one of four GPUs, from docs/gpu.json (benchmarks/step.py)."""
+    recorded = json.loads(Path(__file__).with_name("gpu.json").read_text(encoding="utf-8"))["steps"]
+    (ranks,) = [run["ranks"] for run in recorded if run["model"].startswith(model) and run["gpus"] == 4]
+    return min(rank["rollout_tokens_s_gpu"] for rank in ranks), min(rank["update_tokens_s_gpu"] for rank in ranks)
+
+
+def times(gpus: int = 8, steps: int = 200) -> str:
+    """The Markdown table of docs/reproduce.md: seconds a step and hours for all steps, by lengths."""
+    head = [f"{prompt:,} + {response:,}" for prompt, response in LENGTHS]
+    lines = [f"| {gpus} GPUs, prompt + response tokens | {' | '.join(head)} |", "|---" * (1 + len(head)) + "|"]
+    for name in MODELS:
+        sampled, raw = (rate * gpus for rate in measured_rates(name))
+        seconds = [step_seconds(prompt, response, sampled, raw) for prompt, response in LENGTHS]
+        cells = [f"{second:.0f} s, {second * steps / 3600:.1f} h" for second in seconds]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", nargs="?", metavar="RUN", help="a run folder with timing.jsonl")
     parser.add_argument("--steps", type=int, default=200, help="steps to estimate (default 200)")
     arguments = parser.parse_args()
     if arguments.run is None:
-        print(table())
+        print(table(), times(), sep="\n\n")
         return
     try:
         rows = [json.loads(line) for line in (Path(arguments.run) / "timing.jsonl").read_text().splitlines()]

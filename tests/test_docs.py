@@ -284,8 +284,9 @@ def test_every_recipe_is_on_the_page_and_the_other_way_round():
 # ------------------------------------------------------------------------------------------------------------- numbers
 
 
-def test_the_table_of_memory_is_that_of_the_script():
+def test_the_tables_of_memory_and_time_are_those_of_the_script():
     assert estimate.table() in read(ROOT / "docs" / "reproduce.md")
+    assert estimate.times() in read(ROOT / "docs" / "reproduce.md")
     assert doctest.testmod(estimate).failed == 0
     for name, (total, layer, ends) in estimate.MODELS.items():
         layers = round((total - ends) / layer)

@@ -24,7 +24,7 @@ FENCE = re.compile(r"^```(.*)\n((?:.*\n)*?)```\s*$", re.M)
 # Options of pip, pytest, git, torchrun and of scripts in benchmarks/, which the README may use too.
 OTHER_OPTIONS = {"--index-url", "--extra-index-url", "--no-deps", "--upgrade", "--durations", "--depth", "--help"}
 OTHER_OPTIONS |= {"--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"}
-OTHER_OPTIONS |= {"--groups", "--candidates", "--shape"}
+OTHER_OPTIONS |= {"--groups", "--candidates", "--shape", "--repeats"}
 OTHER_OPTIONS |= {"--kill-on-bad-exit", "--nodes", "--ntasks-per-node", "--gpus-per-node"}
 
 
@@ -155,3 +155,46 @@ def test_every_command_parses(readme, capsys):
         if script == "evaluate.py":
             own = help_of(evaluate.main, capsys)
             assert {word for word in argv if word.startswith("--")} <= own | help_of(train.main, capsys)
+
+
+def test_the_experiments_are_those_that_were_recorded(readme):
+    page = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
+    recorded = {row[0]: [row[1], row[3]] for table in tables(page) for row in table[1:]}
+    (methods,) = [table for table in tables(readme) if table[0] == ["", "held-out success", "each seed"]]
+    assert len(methods) == 7
+    for name, *numbers in methods[1:]:
+        assert numbers == recorded[name]
+
+
+def test_the_learning_on_gpus_is_what_was_recorded(readme):
+    recorded = json.loads((ROOT / "docs" / "gpu.json").read_text(encoding="utf-8"))["learning"]
+    curves = {(run["task"], run["row"]): dict(run["curve"]) for run in recorded}
+    tasks = ("sudoku", "plan_path")
+
+    (table,) = [table for table in tables(readme) if table[0][:3] == ["steps", "0", "10"]]
+    for (_, *cells), task in zip(table[1:], tasks, strict=True):
+        shown = {int(step): float(cell) for step, cell in zip(table[0][1:], cells, strict=True) if cell}
+        assert shown == curves[task, "MAS + AT-GRPO, shared policy"]
+
+    (table,) = [table for table in tables(readme) if table[0][1:2] == ["Sudoku, 30 steps"]]
+    for row, *cells in table[2:]:
+        for task, after_30, last in zip(tasks, cells[::2], cells[1::2], strict=True):
+            curve = curves[task, row]
+            step = max(curve)
+            assert (float(after_30), last) == (curve[30], f"{curve[step]:.3f} ({step} steps)")
+    assert [float(cell) for cell in table[1][1::2]] == [curves[task, "MAS + GRPO"][0] for task in tasks]
+
+
+def test_steps_on_gpus_are_what_was_recorded(readme):
+    recorded = json.loads((ROOT / "docs" / "gpu.json").read_text(encoding="utf-8"))["steps"]
+    (table,) = [table for table in tables(readme) if table[0][:3] == ["model", "policies", "GPUs"]]
+    for model, policies, gpus, *cells in table[1:]:
+        key = (model.split(",")[0], policies.replace(" ", "_"), int(gpus))
+        (ranks,) = [run["ranks"] for run in recorded if (run["model"], run["policies"], run["gpus"]) == key]
+        slowest = [
+            f"{max(rank['step_s'] for rank in ranks):.1f}",
+            f"{min(rank['rollout_tokens_s_gpu'] for rank in ranks):,.0f}",
+            f"{min(rank['update_tokens_s_gpu'] for rank in ranks):,.0f}",
+            f"{max(rank['device_gb'] for rank in ranks):.0f}",
+        ]
+        assert cells == slowest
