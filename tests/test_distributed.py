@@ -436,6 +436,42 @@ def test_a_run_on_several_ranks_is_that_of_one_process(tmp_path, one_process, po
             assert found[key] == pytest.approx(value, rel=2e-3, abs=1e-4), key
 
 
+def test_a_rank_loads_only_the_policies_that_live_on_it_and_has_all_tokenizers():
+    def work(rank):
+        config, _ = train.parse(["--policies", "per_role"])
+        asked = []
+
+        def load(name):
+            asked.append(name)
+            return tiny.build(0)
+
+        world = start("cpu")
+        team = train.make_team(config, ["tool_user", "planner"], world, load)
+        messages = [{"role": "user", "content": "planner goal 1 up"}]
+        found = asked, list(team.policies), [team.encode(agent, messages) for agent in team.policy_of]
+        world.close()
+        return found
+
+    ids = tiny.build_tokenizer().apply_chat_template(
+        [{"role": "user", "content": "planner goal 1 up"}], add_generation_prompt=True, return_dict=False
+    )
+    for found, name in zip(run_ranks(2, work), ["tool_user", "planner"], strict=True):
+        assert found == ([name], [name], [ids, ids])
+
+
+def test_ranks_agree_on_the_weights_of_rank_0():
+    def work(rank):
+        world = start("cpu")
+        model = small_model(seed=rank)
+        world.agree(model.parameters())
+        world.close()
+        return model.state_dict()
+
+    expected = small_model(seed=0).state_dict()
+    for found in run_ranks(2, work):
+        torch.testing.assert_close(found, expected, atol=0, rtol=0)
+
+
 def test_more_ranks_than_environments(tmp_path):
     """Ranks without an environment train and evaluate like the others, and the first one has an example to print."""
     options = ["--envs-per-step", "2", "--eval-envs", "1"]
@@ -464,6 +500,7 @@ def test_ranks_and_requests_by_themselves():
     assert World().gather(3) == [3]
     assert World().any(False) is False
     assert World().merge({"a": 1}) == {"a": 1}
+    World().agree([torch.ones(1)])
     assert exchange.add_up(World(), {"groups": 2}) == {"groups": 2}
     request = Request("ann", [1], 7)
     exchanged = exchange.Exchange(World(), {"a": [0]}, {"ann": "a"}, answer_by_seed)([request], 2)
