@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator
@@ -112,13 +113,14 @@ class Clock:
         self.seconds[part] += time.perf_counter() - started
 
     def report(self) -> dict[str, float]:
-        """Seconds of the step and of its parts, and the peak of memory in GB (on a GPU torch's own, without vLLM's).
+        """Seconds of the step and of its parts, and the peak of memory in GB (on a GPU: of torch, vLLM in it).
 
         `sample_s` consists of `generate_s`, `environment_s` (scoring, texts, tokens) and loading weights meanwhile
         (`load_s` - `sync_s`: policies that share an engine); `other_s` is in no part.
         """
         step, part = time.perf_counter() - self.started, self.seconds
-        peak: float = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
+        peak: float = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        peak *= 1 if sys.platform == "darwin" else 1024  # macOS counts in bytes, Linux in KiB
         if torch.cuda.is_available():
             peak = torch.cuda.max_memory_allocated()
         parts = {f"{name}_s": part[name] for name in ("sample", "generate", "exchange", "update", "sync", "load")}

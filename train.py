@@ -20,7 +20,7 @@ import json
 import os
 import sys
 import time
-from argparse import ArgumentDefaultsHelpFormatter
+from argparse import Action, ArgumentDefaultsHelpFormatter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
@@ -72,6 +72,17 @@ KEYS = {
 }
 
 
+# what an option is when it is not given: for the tiny model, for any other
+BY_MODEL: dict[str, tuple] = {"lr": (4e-4, 1e-6), "warm_start": (60, 0), "max_response_tokens": (16, 512)}
+
+
+class Help(ArgumentDefaultsHelpFormatter):
+    """Adds its default to the line of an option that does not explain it itself."""
+
+    def _get_help_string(self, action: Action) -> str | None:
+        return action.help if "default" in str(action.help) else super()._get_help_string(action)
+
+
 def opt(default: Any, text: str, metavar: str = "N") -> Any:
     """An option with its line in --help."""
     metadata = {"help": text} if isinstance(default, str) and metavar == "N" else {"help": text, "metavar": metavar}
@@ -113,11 +124,11 @@ class Config:
     normalize: Literal["std", "mean_only"] = opt("std", "advantage: (r - mean) / std, or r - mean")
     envs_per_step: int = opt(64, "environment instances a step")
     steps: int = opt(200, "training steps")
-    lr: float = opt(4e-4, "peak learning rate (about 1e-6 for a pretrained model)", "X")
+    lr: float = opt(None, "peak learning rate (default: 4e-4 for tiny, else 1e-6)", "X")
     lr_final: float = opt(0.1, "share of the peak left at the last step (linear decay)", "X")
     lr_warmup: int = opt(10, "steps of linear warm-up")
-    warm_start: int = opt(-1, "steps of imitating noisy moves (boards only; default: 60 for tiny, else 0)")
-    max_response_tokens: int = opt(16, "limit of a response")
+    warm_start: int = opt(None, "steps of imitating noisy moves, boards only (default: 60 for tiny, else 0)")
+    max_response_tokens: int = opt(None, "limit of a response (default: 16 for tiny, else 512)")
     eval_envs: int = opt(200, "held-out environments, played greedily before and after training")
     report_every: int = opt(25, "steps between held-out evaluations and printed examples, 0 for none")
     save_every: int = opt(50, "steps between checkpoints")
@@ -434,9 +445,12 @@ def parse(argv: Sequence[str] | None = None) -> tuple[Config, UpdateConfig]:
         cast(Any, [Config, UpdateConfig]),
         description=__doc__.split("\n\n")[0],
         allow_abbrev=False,
-        formatter_class=lambda prog: ArgumentDefaultsHelpFormatter(prog, max_help_position=46, width=132),
+        formatter_class=lambda prog: Help(prog, max_help_position=46, width=132),
     )
     config, objective = parser.parse_args_into_dataclasses(argv)
+    for name, (tiny_one, other) in BY_MODEL.items():
+        if getattr(config, name) is None:
+            setattr(config, name, tiny_one if config.model == "tiny" else other)
     if config.task not in TASKS:
         raise ValueError(f"--task {config.task}: choose one of {', '.join(TASKS)}")
     groupings = {"tree": ("agent_turn", "agent", "turn"), "chains": ("trajectory",), "parallel": ("prompt",)}
@@ -456,8 +470,6 @@ def parse(argv: Sequence[str] | None = None) -> tuple[Config, UpdateConfig]:
     config.device = config.device or default_device()
     if config.device not in ("cpu", "cuda"):
         raise ValueError(f"--device {config.device}: cpu or cuda (CUDA_VISIBLE_DEVICES says which GPUs)")
-    if config.warm_start < 0:
-        config.warm_start = 60 if config.model == "tiny" else 0
     objective.max_response_tokens = config.max_response_tokens
     return config, objective
 
@@ -469,6 +481,8 @@ def check_ranges(options: dict[str, Any]) -> None:
             raise ValueError(f"--{name.replace('_', '-')} {options[name]}: at least 1")
     if options["num_candidates"] < 2:
         raise ValueError(f"--num-candidates {options['num_candidates']}: at least 2, to have something to compare")
+    if options["warm_start"] < 0:
+        raise ValueError(f"--warm-start {options['warm_start']}: at least 0")
     for name in ("lr", "temperature", "clip"):
         if not options[name] > 0:
             raise ValueError(f"--{name} {options[name]}: more than 0")

@@ -75,7 +75,11 @@ class World:
         self.barrier()
         if self.lifeline:
             self.lifeline.over = True
-        if dist.is_initialized() and "vllm" not in sys.modules:  # vLLM ends the group itself, after its own
+        if "vllm" in sys.modules:  # it made groups of its own, which end first
+            from vllm.distributed import cleanup_dist_env_and_memory
+
+            cleanup_dist_env_and_memory()
+        if dist.is_initialized():
             dist.destroy_process_group()
 
     def meshes(self, homes: Mapping[str, Sequence[int]]) -> dict[str, DeviceMesh | None]:

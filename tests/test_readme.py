@@ -192,7 +192,7 @@ def test_steps_on_gpus_are_what_was_recorded(readme):
         key = (model.split(",")[0], policies.replace(" ", "_"), int(gpus))
         (ranks,) = [run["ranks"] for run in recorded if (run["model"], run["policies"], run["gpus"]) == key]
         slowest = [
-            f"{max(rank['step_s'] for rank in ranks):.1f}",
+            f"{max(rank['step_s'] for rank in ranks):.2f}",
             f"{min(rank['rollout_tokens_s_gpu'] for rank in ranks):,.0f}",
             f"{min(rank['update_tokens_s_gpu'] for rank in ranks):,.0f}",
             f"{max(rank['device_gb'] for rank in ranks):.0f}",
