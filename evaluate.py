@@ -18,12 +18,13 @@ from pathlib import Path
 import train
 from checkpoint import latest_checkpoint
 from distributed.world import start
+from options import Config, default_device, parse
 from policy import load_model
 from rollout import Evaluation
 from team import Team
 
 
-def load_team(source: str, eval_data: str, options: Sequence[str]) -> tuple[train.Config, Team]:
+def load_team(source: str, eval_data: str, options: Sequence[str]) -> tuple[Config, Team]:
     """The team of a run folder (its own options; `options` must be empty) or one model that plays every agent."""
     run, checkpoint = Path(source), None
     if (run / "config.json").is_file() and (run / "checkpoints").is_dir():
@@ -32,10 +33,10 @@ def load_team(source: str, eval_data: str, options: Sequence[str]) -> tuple[trai
         saved = json.loads((run / "config.json").read_text(encoding="utf-8"))
         del saved["update"]  # options of the update alone
         checkpoint = latest_checkpoint(run)
-        config = replace(train.Config(**saved), device=train.default_device(), placement=[])
+        config = replace(Config(**saved), device=default_device(), placement=[])
         config.eval_data = eval_data or config.eval_data
     else:
-        config, _ = train.parse(["--model", source, "--eval-data", eval_data, *options])
+        config, _ = parse(["--model", source, "--eval-data", eval_data, *options])
     world, agents = start(config.device), train.held_out_env(config).agents
     load = (lambda name: load_model(str(checkpoint / name))) if checkpoint else train.first_model(config, world)
     return config, train.make_team(config, agents, world, load)

@@ -243,12 +243,12 @@ class Job:
 
 def check_folders(plan: Plan) -> None:
     """ValueError when a folder holds a run with other options: its numbers would not belong into this table."""
-    import train  # takes seconds (torch), and --help should not
+    from options import all_options, parse  # takes seconds (torch), and --help should not
 
     for job in plan.jobs:
         if (job.folder / "config.json").exists():
             saved = json.loads((job.folder / "config.json").read_text(encoding="utf-8"))
-            for name, value in train.all_options(*train.parse(job.options)).items():
+            for name, value in all_options(*parse(job.options)).items():
                 if name not in ("output_dir", "resume") and saved.get(name) != value:
                     raise ValueError(
                         f"{job.folder} holds a run with {name}={saved.get(name)!r}, not {value!r}: "
@@ -357,9 +357,10 @@ def play(sources: dict[str, tuple[str, str]], path: str, options: Sequence[str])
     import train
     from checkpoint import latest_checkpoint, write_text
     from distributed.world import World
+    from options import parse
     from policy import load_model
 
-    config, _ = train.parse([*options, "--max-turns", str(TURNS), "--policies", "per_role"])
+    config, _ = parse([*options, "--max-turns", str(TURNS), "--policies", "per_role"])
     folders = {agent: latest_checkpoint(Path(run)) / policy for agent, (run, policy) in sources.items()}
     agents = train.held_out_env(config).agents
     team = train.make_team(config, agents, World(), lambda agent: load_model(str(folders[agent])))

@@ -19,19 +19,15 @@ import copy
 import json
 import os
 import sys
-import time
-from argparse import Action, ArgumentDefaultsHelpFormatter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
-import torch
 from torch.distributed.elastic.multiprocessing.errors import record
 from tqdm import tqdm
-from transformers import HfArgumentParser, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import sandbox
 import tiny
@@ -40,7 +36,7 @@ from data import check_disjoint
 from distributed import exchange
 from distributed.world import World, place, start
 from engines import TransformersEngine, VllmEngine
-from envs import TASKS, Board, Env, make_env
+from envs import Board, Env, make_env
 from grouping import (
     agent_key,
     agent_turn_key,
@@ -51,6 +47,7 @@ from grouping import (
     turn_key,
 )
 from metrics import Clock, alarms, rollout_metrics, step_line, transcript
+from options import Config, all_options, check_run_folder, parse, parse_policies
 from policy import Policy, load_model, make_policy
 from rollout import Evaluation, Rollout, evaluate, rollout_chains, rollout_tree
 from team import Team
@@ -70,77 +67,6 @@ KEYS = {
     "turn": turn_key,
     "prompt": prompt_key,
 }
-
-
-# what an option is when it is not given: for the tiny model, for any other
-BY_MODEL: dict[str, tuple] = {"lr": (4e-4, 1e-6), "warm_start": (60, 0), "max_response_tokens": (16, 512)}
-
-
-class Help(ArgumentDefaultsHelpFormatter):
-    """Adds its default to the line of an option that does not explain it itself."""
-
-    def _get_help_string(self, action: Action) -> str | None:
-        return action.help if "default" in str(action.help) else super()._get_help_string(action)
-
-
-def opt(default: Any, text: str, metavar: str = "N") -> Any:
-    """An option with its line in --help."""
-    metadata = {"help": text} if isinstance(default, str) and metavar == "N" else {"help": text, "metavar": metavar}
-    if isinstance(default, list):
-        return field(default_factory=lambda: list(default), metadata=metadata)
-    return field(default=default, metadata=metadata)
-
-
-@dataclass
-class Config:
-    """The options of a run, beside those of the update (`update.UpdateConfig`)."""
-
-    task: str = opt("plan_path", "plan_path, sokoban, sudoku, math or code")
-    workflow: str = opt("mas", "mas (several agents), single, or ensemble (math)")
-    env_options: list[str] = opt([], "options of the task, for instance rows=6 tool=python", "KEY=VALUE")
-    data: str = opt("", "training problems of math and code: a file or a hub id", "FILE")
-    eval_data: str = opt("", "held-out problems of math and code", "FILE")
-    model: str = opt("tiny", "tiny (from scratch), a hub id or a folder", "NAME")
-    policies: list[str] = opt(["shared"], "shared, per_role, or agent=policy ... for every agent", "MAP")
-    placement: list[str] = opt([], "torchrun: ranks of each policy, policy=first-last ... (default: even)", "MAP")
-    engine: Literal["transformers", "vllm"] = opt("transformers", "what samples; vllm is the fast one on GPUs")
-    engine_memory: float = opt(0.3, "vllm: share of the GPU's memory for its weights and cache", "X")
-    engine_sleep: bool = opt(False, "vllm: give that memory back during updates", "")
-    gradient_checkpointing: bool = opt(False, "compute activations twice instead of keeping them: less memory", "")
-    fused: bool = opt(False, "compile layers for the update on a GPU (faster, but the first step is slow)", "")
-    frozen: list[str] = opt([], "policies that play but are not trained", "NAME")
-    sampling: Literal["tree", "chains", "parallel"] = opt(
-        "tree", "tree is AT-GRPO, chains is GRPO; parallel: chains whose actions are compared one by one (ablation)"
-    )
-    grouping: Literal["agent_turn", "trajectory", "agent", "turn", "prompt"] = opt(
-        "agent_turn", "agent_turn for a tree, trajectory for chains, prompt for parallel; agent, turn: ablations"
-    )
-    reward: Literal["mixed", "outcome"] = opt(
-        "mixed", "mixed: alpha * team + local; outcome: 1 if solved, else 0 (ablation)"
-    )
-    num_candidates: int = opt(8, "K, candidates of a prompt (chains: trajectories of an environment)")
-    max_turns: int = opt(6, "T, turns of an environment")
-    alpha: float = opt(1.0, "weight of the team reward beside the local one", "X")
-    normalize: Literal["std", "mean_only"] = opt("std", "advantage: (r - mean) / std, or r - mean")
-    envs_per_step: int = opt(64, "environment instances a step")
-    steps: int = opt(200, "training steps")
-    lr: float = opt(None, "peak learning rate (default: 4e-4 for tiny, else 1e-6)", "X")
-    lr_final: float = opt(0.1, "share of the peak left at the last step (linear decay)", "X")
-    lr_warmup: int = opt(10, "steps of linear warm-up")
-    warm_start: int = opt(None, "steps of imitating noisy moves, boards only (default: 60 for tiny, else 0)")
-    max_response_tokens: int = opt(None, "limit of a response (default: 16 for tiny, else 512)")
-    eval_envs: int = opt(200, "held-out environments, played greedily before and after training")
-    report_every: int = opt(25, "steps between held-out evaluations and printed examples, 0 for none")
-    save_every: int = opt(50, "steps between checkpoints")
-    keep: int = opt(2, "checkpoints that stay")
-    trees: int = opt(2, "environments a step that are recorded for report.py")
-    output_dir: str = opt("", "run folder (default: runs/TASK-DATE-TIME)", "DIR")
-    resume: bool = opt(False, "go on with the run in --output-dir", "")
-    device: str = opt("", "cpu or cuda (default: cuda if there is one)", "NAME")
-    sandbox: Literal["auto", "require", "rlimit"] = opt(
-        "auto", "for programs: require refuses to run without bubblewrap"
-    )
-    seed: int = opt(0, "seed of weights, levels and sampling")
 
 
 # --------------------------------------------------------------------------------------------------------------- loop
@@ -294,21 +220,6 @@ def make_engines(config: Config, policies: dict[str, Policy]) -> dict[str, Trans
     return engines
 
 
-def parse_policies(values: Sequence[str], agents: Sequence[str]) -> dict[str, str]:
-    """`shared`, `per_role` or `agent=policy ...` -> {agent: policy}. ValueError unless every agent is named once."""
-    if list(values) == ["shared"]:
-        return dict.fromkeys(agents, "shared")
-    if list(values) == ["per_role"]:
-        return {agent: agent for agent in agents}
-    pairs = dict(value.split("=", 1) for value in values if value.count("=") == 1)
-    if len(pairs) != len(values) or set(pairs) != set(agents) or not all(n.isidentifier() for n in pairs.values()):
-        raise ValueError(
-            f"--policies {' '.join(values)}: give shared, per_role, or agent=policy once for each of "
-            f"{', '.join(agents)}"
-        )
-    return {agent: pairs[agent] for agent in agents}
-
-
 def first_model(config: Config, world: World) -> Load:
     """How a policy starts: the tiny model, or one from the hub or a folder; warm-started once for all policies."""
     if config.model != "tiny" and not config.warm_start:
@@ -434,90 +345,6 @@ def log_evaluation(run: Path, world: World, step: int, result: Evaluation) -> No
     row = {"step": step, "success": result.success, "se": result.se, "n": result.n, "turns": result.turns}
     append_row(run / "evaluations.jsonl", {**row, "formats": result.formats})
     tqdm.write(f"held-out success after {step} steps: {result.success:.3f} (n={result.n}, se {result.se:.3f})")
-
-
-# ------------------------------------------------------------------------------------------------------------ options
-
-
-def parse(argv: Sequence[str] | None = None) -> tuple[Config, UpdateConfig]:
-    """Options from the command line. Raises ValueError on values that do not fit together."""
-    parser = HfArgumentParser(
-        cast(Any, [Config, UpdateConfig]),
-        description=__doc__.split("\n\n")[0],
-        allow_abbrev=False,
-        formatter_class=lambda prog: Help(prog, max_help_position=46, width=132),
-    )
-    config, objective = parser.parse_args_into_dataclasses(argv)
-    for name, (tiny_one, other) in BY_MODEL.items():
-        if getattr(config, name) is None:
-            setattr(config, name, tiny_one if config.model == "tiny" else other)
-    if config.task not in TASKS:
-        raise ValueError(f"--task {config.task}: choose one of {', '.join(TASKS)}")
-    groupings = {"tree": ("agent_turn", "agent", "turn"), "chains": ("trajectory",), "parallel": ("prompt",)}
-    if config.grouping not in groupings[config.sampling]:
-        raise ValueError(
-            f"--sampling {config.sampling} --grouping {config.grouping}: a tree has agent- and turn-wise groups and no "
-            "trajectories to compare; chains see different prompts after the first action. Use tree with agent_turn or "
-            "chains with trajectory (ablations: tree with agent or turn, parallel with prompt)"
-        )
-    if config.reward == "outcome" and config.sampling != "tree":
-        raise ValueError(f"--reward outcome --sampling {config.sampling}: the reward of an action is that of a tree")
-    check_ranges({**asdict(config), **asdict(objective), "max_response_tokens": config.max_response_tokens})
-    if config.resume and not config.output_dir:
-        raise ValueError("--resume needs --output-dir, the folder of the run to go on with")
-    if not config.output_dir:
-        config.output_dir = f"runs/{config.task}-{time.strftime('%Y%m%d-%H%M%S')}"
-    config.device = config.device or default_device()
-    if config.device not in ("cpu", "cuda"):
-        raise ValueError(f"--device {config.device}: cpu or cuda (CUDA_VISIBLE_DEVICES says which GPUs)")
-    objective.max_response_tokens = config.max_response_tokens
-    return config, objective
-
-
-def check_ranges(options: dict[str, Any]) -> None:
-    positive = ("max_turns", "envs_per_step", "steps", "eval_envs", "max_response_tokens", "keep")
-    for name in (*positive, "minibatches", "epochs", "micro_batch_tokens"):
-        if options[name] < 1:
-            raise ValueError(f"--{name.replace('_', '-')} {options[name]}: at least 1")
-    if options["num_candidates"] < 2:
-        raise ValueError(f"--num-candidates {options['num_candidates']}: at least 2, to have something to compare")
-    if options["warm_start"] < 0:
-        raise ValueError(f"--warm-start {options['warm_start']}: at least 0")
-    for name in ("lr", "temperature", "clip"):
-        if not options[name] > 0:
-            raise ValueError(f"--{name} {options[name]}: more than 0")
-    if not 0 < options["engine_memory"] < 1:
-        raise ValueError(f"--engine-memory {options['engine_memory']}: a share of the GPU, between 0 and 1")
-    if not 0 <= options["seed"] < 2**16:
-        raise ValueError(f"--seed {options['seed']}: 0 to {2**16 - 1}, so that no training level is a held-out one")
-
-
-def default_device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def all_options(config: Config, objective: UpdateConfig) -> dict[str, Any]:
-    return {**asdict(config), "update": asdict(objective)}
-
-
-def check_run_folder(config: Config, objective: UpdateConfig) -> None:
-    """A new run needs a folder without one; a resumed run the options it was started with (save how long and where)."""
-    saved = Path(config.output_dir) / "config.json"
-    if not config.resume:
-        if saved.exists():
-            raise ValueError(
-                f"--output-dir {config.output_dir} holds a run already: add --resume, or name another folder"
-            )
-        saved.parent.mkdir(parents=True, exist_ok=True)
-        return
-    if not saved.exists():
-        raise ValueError(f"--resume: {config.output_dir} holds no run (no config.json)")
-    old = json.loads(saved.read_text(encoding="utf-8"))
-    same = replace(config, **{name: old[name] for name in ("steps", "resume", "output_dir", "device", "placement")})
-    now, then = ({**options.pop("update"), **options} for options in (all_options(same, objective), old))
-    for name, value in now.items():
-        if then.get(name) != value:
-            raise ValueError(f"--resume: the run was started with {name}={then.get(name)!r}, not {value!r}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

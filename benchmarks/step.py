@@ -32,6 +32,7 @@ from distributed.world import World, place, start
 from envs import Reward
 from grouping import assign_advantages, group_samples
 from metrics import Clock
+from options import Config
 from policy import make_policy
 from rollout import rollout_tree
 from team import Team
@@ -79,7 +80,7 @@ def build_team(args: argparse.Namespace, world: World) -> Team:
             policies[name] = make_policy(
                 name, model, tokenizers[name], 1e-6, world.device, meshes[name], args.ckpt, args.fused
             )
-    config = train.Config(
+    config = Config(
         engine=args.engine, max_response_tokens=args.max_tokens, engine_memory=args.memory, engine_sleep=args.sleep
     )
     engines = train.make_engines(config, policies)

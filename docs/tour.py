@@ -29,6 +29,7 @@ import train
 from distributed.world import World
 from envs import PlanPath
 from grouping import EPS, GroupKey, Sample, agent_turn_key, assign_advantages, group_samples, prompt_key, trajectory_key
+from options import Config, parse
 from packing import Pack, micro_batches, pack_samples, packed, shared_prompts
 from policy import Policy, load_model, make_policy
 from rollout import Rollout, request_seed, rollout_chains, rollout_tree
@@ -49,7 +50,7 @@ ENV = 0  # the environment that the tour follows
 class Tour:
     """The first step of the run, made again from its first checkpoint."""
 
-    config: train.Config
+    config: Config
     objective: UpdateConfig
     team: Team
     result: Rollout
@@ -81,7 +82,7 @@ def replay(run: Path) -> Tour:
     """Train into `run`, then sample step 0 again; raises AssertionError when it is not what the run recorded."""
     argv = [*OPTIONS.split(), "--output-dir", str(run)]
     train.main(argv)
-    config, objective = train.parse(argv)
+    config, objective = parse(argv)
     start = run / "checkpoints" / "step-000000"
     agents = train.training_env(config).agents
     team = train.make_team(config, agents, World(), lambda name: load_model(str(start / name)))

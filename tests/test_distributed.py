@@ -21,6 +21,7 @@ from distributed import exchange
 from distributed.shard import balance, cost
 from distributed.world import World, place, start
 from grouping import assign_advantages, group_samples
+from options import parse
 from packing import micro_batches, shared_prompts
 from policy import make_policy
 from rollout import Completion, Request, rollout_chains, rollout_tree
@@ -227,7 +228,7 @@ def test_wrong_places_are_named(names, size, spec, words):
 
 def test_wrong_combinations_fail_before_any_model_is_loaded(monkeypatch):
     monkeypatch.setattr(tiny, "build_model", lambda *_: pytest.fail("a model was built"))
-    config, _ = train.parse(["--policies", "per_role", "--warm-start", "0"])
+    config, _ = parse(["--policies", "per_role", "--warm-start", "0"])
     for size, placement in ((3, []), (2, ["tool_user=0"])):
         config.placement = placement
         with pytest.raises(ValueError, match=r"ranks"):
@@ -438,7 +439,7 @@ def test_a_run_on_several_ranks_is_that_of_one_process(tmp_path, one_process, po
 
 def test_a_rank_loads_only_the_policies_that_live_on_it_and_has_all_tokenizers():
     def work(rank):
-        config, _ = train.parse(["--policies", "per_role"])
+        config, _ = parse(["--policies", "per_role"])
         asked = []
 
         def load(name):

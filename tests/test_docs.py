@@ -23,6 +23,7 @@ import envs
 import metrics
 import train
 from distributed.world import place
+from options import parse, parse_policies
 
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "docs"))
@@ -216,14 +217,14 @@ def commands(page):
 
 
 def check_training(argv, ranks):
-    config, _ = train.parse(argv)
+    config, _ = parse(argv)
     if config.task in ("math", "code"):
         assert config.data
         assert config.eval_data
         agents = {"math": ("reasoner", "tool_user"), "code": ("coder", "tester")}[config.task]
     else:
         agents = train.training_env(config).agents
-    names = list(dict.fromkeys(train.parse_policies(config.policies, agents).values()))
+    names = list(dict.fromkeys(parse_policies(config.policies, agents).values()))
     homes = place(names, ranks, config.placement)
     assert set().union(*homes.values()) == set(range(ranks))
 
@@ -251,7 +252,7 @@ def test_a_recipe_is_the_setting_of_the_paper(recipe, options):
     argv = read(recipe).split()
     assert {word for word in argv if word.startswith("--")} <= options
     check_training(argv, ranks=8)
-    config, objective = train.parse(argv)
+    config, objective = parse(argv)
     task, size = recipe.stem.rsplit("_", 1)
     assert (config.task, config.model.lower()) == (task, f"qwen/qwen3-{size}")
     assert (config.num_candidates, config.max_turns, config.alpha) == (4, 4, 1)
@@ -268,7 +269,7 @@ def test_a_recipe_is_the_setting_of_the_paper(recipe, options):
 
 @pytest.mark.skipif("AT_GRPO_DATA" not in os.environ, reason="AT_GRPO_DATA names no folder with data sets")
 def test_recipes_of_mathematics_read_aime():
-    config, _ = train.parse(read(ROOT / "recipes" / "math_1.7b.args").split())
+    config, _ = parse(read(ROOT / "recipes" / "math_1.7b.args").split())
     for name in ("aime24", "aime25", "olympiadbench"):
         env = train.training_env(config, str(Path(os.environ["AT_GRPO_DATA"]) / f"{name}.jsonl"))
         assert len(env.problems) >= 30
@@ -294,7 +295,7 @@ def test_the_tables_of_memory_and_time_are_those_of_the_script():
 
 
 def test_the_number_of_responses_on_the_page():
-    config, _ = train.parse(read(ROOT / "recipes" / "plan_path_8b.args").split())
+    config, _ = parse(read(ROOT / "recipes" / "plan_path_8b.args").split())
     factors = (config.envs_per_step, len(train.training_env(config).agents), config.max_turns, config.num_candidates)
     assert f"{' * '.join(map(str, factors))} = {math.prod(factors)} responses" in read(ROOT / "docs" / "reproduce.md")
     assert estimate.step_seconds(0, 1, 1, math.inf) == math.prod(factors)

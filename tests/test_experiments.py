@@ -22,6 +22,7 @@ from checkpoint import latest_checkpoint
 from engines import ScriptedEngine
 from experiments import ABLATIONS, MAIN, TRAININGS, Plan
 from grouping import agent_key, assign_advantages, group_samples, prompt_key, turn_key
+from options import all_options, parse, parse_policies
 from rollout import rollout_chains, rollout_tree
 
 
@@ -39,7 +40,7 @@ def write_run(job, successes, *, samples=(100,), groups=(1, 1, 2), n=200, config
     rows = [{"step": step, "samples": value, **kinds} for step, value in enumerate(samples)]
     (job.folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     if config:
-        options = train.all_options(*train.parse(job.options))
+        options = all_options(*parse(job.options))
         (job.folder / "config.json").write_text(json.dumps(options))
 
 
@@ -51,7 +52,7 @@ def test_every_training_samples_at_most_the_same_number_of_candidates_a_step(pla
     by_hand = {"shared": 32, "mas_grpo": 32, "single_grpo": 64, "k_2": 128, "k_4": 64, "t_1": 192, "t_2": 96, "t_4": 48}
     assert {name: TRAININGS[name].envs for name in by_hand} == by_hand
     for name in TRAININGS:
-        config, _ = train.parse(plan.job(name, 3).options)
+        config, _ = parse(plan.job(name, 3).options)
         agents = len(train.training_env(config).agents)
         assert config.envs_per_step * agents * config.max_turns * config.num_candidates == 3072, name
         assert (config.device, config.steps, config.seed) == ("cpu", 50, 3)
@@ -69,8 +70,8 @@ def test_the_rows_are_those_of_the_paper_and_differ_in_what_they_say(plan):
     assert used == set(TRAININGS)
     for row in [*MAIN, *ABLATIONS]:
         for agent, (name, policy) in row.team.items():
-            config, _ = train.parse(plan.job(name, 0).options)
-            policies = train.parse_policies(config.policies, train.training_env(config).agents)
+            config, _ = parse(plan.job(name, 0).options)
+            policies = parse_policies(config.policies, train.training_env(config).agents)
             assert agent in policies
             assert policy in policies.values()
     for label, option in {"alpha = 0.5": "--alpha 0.5", "outcome reward only": "--reward outcome"}.items():

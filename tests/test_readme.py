@@ -18,6 +18,7 @@ import math_env
 import train
 from code_env import golden_tests, reference_solution
 from math_answers import math_equal
+from options import parse, parse_policies
 
 ROOT = Path(__file__).parent.parent
 FENCE = re.compile(r"^```(.*)\n((?:.*\n)*?)```\s*$", re.M)
@@ -143,12 +144,12 @@ def test_every_command_parses(readme, capsys):
     for script, argv in found:
         assert (ROOT / script).exists(), script
         if script == "train.py" and argv != ["--help"]:
-            config, _ = train.parse(argv)
+            config, _ = parse(argv)
             if config.task in ("math", "code"):
                 assert config.data, argv
                 assert config.eval_data, argv
             else:
-                train.parse_policies(config.policies, train.training_env(config).agents)
+                parse_policies(config.policies, train.training_env(config).agents)
         if script == "envs.py":
             assert {word for word in argv if word.startswith("--")} <= help_of(envs.play, capsys)
             assert argv[:1] == ["--help"] or argv[0] in envs.TASKS

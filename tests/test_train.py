@@ -17,6 +17,7 @@ from checkpoint import latest_checkpoint
 from envs import Board
 from grouping import assign_advantages, group_samples
 from metrics import alarms, rollout_metrics, step_line, transcript
+from options import Config, parse, parse_policies
 from rollout import Episode, Rollout, Step
 
 ROOT = Path(__file__).parent.parent
@@ -304,7 +305,7 @@ def test_resuming_nothing_is_refused(tmp_path):
 
 
 def test_ranks_of_a_machine_share_its_cores(monkeypatch):
-    config, _ = train.parse(["--env-options", "tool=python"])
+    config, _ = parse(["--env-options", "tool=python"])
     monkeypatch.setattr("os.cpu_count", lambda: 12)
     for ranks, threads in ((1, 12), (4, 3), (99, 1)):
         monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
@@ -324,7 +325,7 @@ AGENTS = ("tool_user", "planner")
     ],
 )
 def test_the_map_of_policies(values, expected):
-    assert train.parse_policies(values, AGENTS) == expected
+    assert parse_policies(values, AGENTS) == expected
 
 
 @pytest.mark.parametrize(
@@ -336,13 +337,13 @@ def test_the_map_of_policies(values, expected):
 )  # fmt: skip
 def test_a_map_that_names_not_every_agent_once_is_refused(values):
     with pytest.raises(ValueError, match=r"--policies.*tool_user, planner"):
-        train.parse_policies(values, AGENTS)
+        parse_policies(values, AGENTS)
 
 
 def test_the_learning_rate_warms_up_and_decays():
-    config = train.Config(steps=11, lr=1.0, lr_warmup=2, lr_final=0.5)
+    config = Config(steps=11, lr=1.0, lr_warmup=2, lr_final=0.5)
     assert [train.learning_rate(config, step) for step in (0, 1, 10)] == pytest.approx([0.5, 0.95, 0.5])
-    assert train.learning_rate(train.Config(steps=1, lr=1.0, lr_warmup=0), 0) == 1.0
+    assert train.learning_rate(Config(steps=1, lr=1.0, lr_warmup=0), 0) == 1.0
 
 
 # -------------------------------------------------------------------------------------------------------------- metrics
