@@ -37,7 +37,8 @@ def load_team(source: str, eval_data: str, options: Sequence[str]) -> tuple[Conf
         config.eval_data = eval_data or config.eval_data
     else:
         config, _ = parse(["--model", source, "--eval-data", eval_data, *options])
-    world, agents = start(config.device), train.held_out_env(config).agents
+    agents = train.held_out_env(config).agents
+    world = start(config.device)
     load = (lambda name: load_model(str(checkpoint / name))) if checkpoint else train.first_model(config, world)
     return config, train.make_team(config, agents, world, load)
 

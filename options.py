@@ -6,7 +6,7 @@ import json
 import time
 from argparse import Action, ArgumentDefaultsHelpFormatter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -14,10 +14,16 @@ import torch
 from transformers import HfArgumentParser
 
 from envs import TASKS
-from update import UpdateConfig
+from update import UpdateConfig, opt
 
 # what an option is when it is not given: for the tiny model, for any other
 BY_MODEL: dict[str, tuple] = {"lr": (4e-4, 1e-6), "warm_start": (60, 0), "max_response_tokens": (16, 512)}
+
+
+def by_model(name: str, text: str, metavar: str = "N") -> Any:
+    """An option of which `parse` fills in the default, by the model."""
+    for_tiny, for_others = BY_MODEL[name]
+    return opt(None, f"{text} (default: {for_tiny:g} for tiny, else {for_others:g})", metavar)
 
 
 class Help(ArgumentDefaultsHelpFormatter):
@@ -25,14 +31,6 @@ class Help(ArgumentDefaultsHelpFormatter):
 
     def _get_help_string(self, action: Action) -> str | None:
         return action.help if "default" in str(action.help) else super()._get_help_string(action)
-
-
-def opt(default: Any, text: str, metavar: str = "N") -> Any:
-    """An option with its line in --help."""
-    metadata = {"help": text} if isinstance(default, str) and metavar == "N" else {"help": text, "metavar": metavar}
-    if isinstance(default, list):
-        return field(default_factory=lambda: list(default), metadata=metadata)
-    return field(default=default, metadata=metadata)
 
 
 @dataclass
@@ -68,11 +66,11 @@ class Config:
     normalize: Literal["std", "mean_only"] = opt("std", "advantage: (r - mean) / std, or r - mean")
     envs_per_step: int = opt(64, "environment instances a step")
     steps: int = opt(200, "training steps")
-    lr: float = opt(None, "peak learning rate (default: 4e-4 for tiny, else 1e-6)", "X")
+    lr: float = by_model("lr", "peak learning rate", "X")
     lr_final: float = opt(0.1, "share of the peak left at the last step (linear decay)", "X")
     lr_warmup: int = opt(10, "steps of linear warm-up")
-    warm_start: int = opt(None, "steps of imitating noisy moves, boards only (default: 60 for tiny, else 0)")
-    max_response_tokens: int = opt(None, "limit of a response (default: 16 for tiny, else 512)")
+    warm_start: int = by_model("warm_start", "steps of imitating noisy moves, boards only")
+    max_response_tokens: int = by_model("max_response_tokens", "limit of a response")
     eval_envs: int = opt(200, "held-out environments, played greedily before and after training")
     report_every: int = opt(25, "steps between held-out evaluations and printed examples, 0 for none")
     save_every: int = opt(50, "steps between checkpoints")
@@ -96,9 +94,10 @@ def parse(argv: Sequence[str] | None = None) -> tuple[Config, UpdateConfig]:
         formatter_class=lambda prog: Help(prog, max_help_position=46, width=132),
     )
     config, objective = parser.parse_args_into_dataclasses(argv)
-    for name, (tiny_one, other) in BY_MODEL.items():
+    for name, (for_tiny, for_others) in BY_MODEL.items():
         if getattr(config, name) is None:
-            setattr(config, name, tiny_one if config.model == "tiny" else other)
+            setattr(config, name, for_tiny if config.model == "tiny" else for_others)
+    objective.max_response_tokens = config.max_response_tokens
     if config.task not in TASKS:
         raise ValueError(f"--task {config.task}: choose one of {', '.join(TASKS)}")
     groupings = {"tree": ("agent_turn", "agent", "turn"), "chains": ("trajectory",), "parallel": ("prompt",)}
@@ -110,7 +109,7 @@ def parse(argv: Sequence[str] | None = None) -> tuple[Config, UpdateConfig]:
         )
     if config.reward == "outcome" and config.sampling != "tree":
         raise ValueError(f"--reward outcome --sampling {config.sampling}: the reward of an action is that of a tree")
-    check_ranges({**asdict(config), **asdict(objective), "max_response_tokens": config.max_response_tokens})
+    check_ranges({**asdict(config), **asdict(objective)})
     if config.resume and not config.output_dir:
         raise ValueError("--resume needs --output-dir, the folder of the run to go on with")
     if not config.output_dir:
@@ -118,7 +117,6 @@ def parse(argv: Sequence[str] | None = None) -> tuple[Config, UpdateConfig]:
     config.device = config.device or default_device()
     if config.device not in ("cpu", "cuda"):
         raise ValueError(f"--device {config.device}: cpu or cuda (CUDA_VISIBLE_DEVICES says which GPUs)")
-    objective.max_response_tokens = config.max_response_tokens
     return config, objective
 
 

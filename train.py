@@ -72,15 +72,13 @@ KEYS = {
 # --------------------------------------------------------------------------------------------------------------- loop
 
 
-def train(
-    config: Config, objective: UpdateConfig, team: Team, start: int, before: float, pool: Executor | None
-) -> None:
-    """The whole of AT-GRPO on any number of ranks, with what `set_up` returns."""
+def train(config: Config, objective: UpdateConfig, team: Team, done: int, before: float, pool: Executor | None) -> None:
+    """The whole of AT-GRPO on any number of ranks, with what `set_up` returns; `done` steps are finished already."""
     run, world = Path(config.output_dir), team.world
     sample, key = SAMPLING[config.sampling], KEYS[config.grouping]
     if config.reward == "outcome":
         sample = partial(sample, outcome_only=True)
-    bar = tqdm(range(start, config.steps), "train", initial=start, total=config.steps, disable=not world.main)
+    bar = tqdm(range(done, config.steps), "train", initial=done, total=config.steps, disable=not world.main)
     for step in bar:
         clock = Clock(team.seconds)
         for policy in team.policies.values():
@@ -186,7 +184,7 @@ Load = Callable[[str], tuple[PreTrainedModel, PreTrainedTokenizerBase]]  # name 
 def make_team(config: Config, agents: Sequence[str], world: World, load: Load) -> Team:
     """The policies of this rank, each with its own weights and optimizer, and the engines that sample from them.
 
-    A rank loads no other models; tokenizers it has of all policies, since it plays whole environments.
+    A rank loads no other models, but has the tokenizers of all policies: it plays whole environments.
     """
     policy_of = parse_policies(config.policies, agents)
     names = list(dict.fromkeys(policy_of.values()))
@@ -236,9 +234,9 @@ def first_model(config: Config, world: World) -> Load:
             lr=3e-3 if config.model == "tiny" else 2e-5,
         )
         model.to("cpu")  # type: ignore[arg-type]
-        world.agree(model.parameters())  # GPUs round differently from one time to the next
+        world.agree(model.parameters())  # else the shards of a policy could be parts of slightly different models
     else:  # math and code: the tiny model shows that everything runs, no more
-        print(f"no warm start: {config.task} has no noisy answers to imitate; {config.model} starts as it is")
+        say(world, f"no warm start: {config.task} has no noisy answers to imitate; {config.model} starts as it is")
     return lambda name: (copy.deepcopy(model), tokenizer)
 
 
@@ -356,7 +354,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ready = set_up(config, objective, world)
     except (ValueError, OSError, ImportError) as error:
         sys.exit(f"train.py: error: {error}")
-    train(config, objective, *ready)  # what goes wrong from here on is shown with its traceback
+    train(config, objective, *ready)  # from the first step on, what goes wrong is shown with its traceback
     world.close()
 
 

@@ -18,22 +18,24 @@ from policy import Policy
 # ---------------------------------------------------------------------------------------------------------- objective
 
 
-def _opt(default: Any, text: str) -> Any:
-    return field(
-        default=default, metadata={"help": text, "metavar": "N"} if not isinstance(default, str) else {"help": text}
-    )
+def opt(default: Any, text: str, metavar: str = "N") -> Any:
+    """An option with its line in --help."""
+    metadata = {"help": text} if isinstance(default, str) and metavar == "N" else {"help": text, "metavar": metavar}
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 @dataclass
 class UpdateConfig:
-    """How a batch becomes a step. The defaults are the paper's, except where `train.py` says otherwise."""
+    """How a batch becomes a step. The defaults are ours where the paper is silent."""
 
-    temperature: float = _opt(1.0, "sampling temperature, and that of the log-probs")
-    clip: float = _opt(0.2, "the ratio is clipped to [1 - clip, 1 + clip]")
-    loss: Literal["token", "sequence", "constant"] = _opt("token", "normalisation of the loss")
-    minibatches: int = _opt(4, "optimizer steps an epoch")
-    epochs: int = _opt(1, "times a batch is used")
-    micro_batch_tokens: int = _opt(16384, "tokens in one forward pass")
+    temperature: float = opt(1.0, "sampling temperature, and that of the log-probs")
+    clip: float = opt(0.2, "the ratio is clipped to [1 - clip, 1 + clip]")
+    loss: Literal["token", "sequence", "constant"] = opt("token", "normalisation of the loss")
+    minibatches: int = opt(4, "optimizer steps an epoch")
+    epochs: int = opt(1, "times a batch is used")
+    micro_batch_tokens: int = opt(16384, "tokens in one forward pass")
     mismatch_clamp: float = field(default=2.0, init=False)  # C in w = min(exp(lp_trainer - lp_engine), C)
     grad_clip: float = field(default=1.0, init=False)  # maximum gradient norm
     max_response_tokens: int = field(default=0, init=False)  # what loss=constant divides by

@@ -27,7 +27,7 @@ GRACE = 10.0  # seconds that a rank has to show an error of its own after anothe
 
 @dataclass(frozen=True)
 class World:
-    """All ranks of the job; every method is called by all of them, and does nothing in a world of one."""
+    """All ranks of the job. Every method is called by all of them; a rank alone has nothing to ask or to send."""
 
     rank: int = 0
     size: int = 1
@@ -71,7 +71,7 @@ class World:
         self.gather(None)
 
     def close(self) -> None:
-        """Leave the job after its work is done."""
+        """Leave the job after its work is done: the process groups end, those of vLLM first."""
         self.barrier()
         if self.lifeline:
             self.lifeline.over = True

@@ -1,4 +1,4 @@
-"""What a run needs: memory by counting bytes, time by the steps that a run has measured. Standard library only.
+"""What a run needs: memory by counting bytes, time by measured rates or steps. Standard library only.
 
 python docs/estimate.py                           the tables of memory and time in docs/reproduce.md
 python docs/estimate.py runs/NAME --steps 200     hours for so many steps like those of a run
@@ -36,9 +36,9 @@ def step_seconds(
 ) -> float:  # fmt: skip
     """Seconds of a step of a recipe when every environment plays all its turns and every group is trained: at most.
 
-    `prompt`, `response`: mean tokens. Rates over all GPUs, tokens a second: `sampled_rate` as
-    benchmarks/rollout_engine.py measures it, `raw_rate` (prompt + response of each sample) as
-    benchmarks/update_vs_trl.py does. Scoring is not in it.
+    `prompt`, `response`: mean tokens. Rates over all GPUs, tokens a second: `sampled_rate` those of the
+    rollout, `raw_rate` those of the update (prompt + response of each sample), both as benchmarks/step.py measures
+    them. Scoring is not in it.
 
     >>> step_seconds(prompt=600, response=400, sampled_rate=8192, raw_rate=40960)
     300.0

@@ -97,7 +97,9 @@ def test_every_role_gets_its_own_policy_back(tmp_path, capsys):
 
 def test_a_model_folder_is_the_team_of_its_run(run, capsys):
     model = latest_checkpoint(run) / "shared"
-    of_model = lines(capsys, model, "--envs", 12, "--max-turns", 2, "--device", "cpu", *BOARD.split())
+    of_model = lines(
+        capsys, model, "--envs", 12, "--max-turns", 2, "--max-response-tokens", 16, "--device", "cpu", *BOARD.split()
+    )
     assert of_model == lines(capsys, run, "--envs", 12)
 
 

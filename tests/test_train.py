@@ -75,9 +75,24 @@ def three_steps(tmp_path_factory):
 # ----------------------------------------------------------------------------------------------------------------- runs
 
 
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        ("", (4e-4, 60, 16)),
+        ("--model some/model", (1e-6, 0, 512)),
+        ("--model some/model --lr 2e-5 --warm-start 30 --max-response-tokens 32", (2e-5, 30, 32)),
+        ("--lr 1e-3 --max-response-tokens 8", (1e-3, 60, 8)),
+    ],
+)
+def test_some_defaults_depend_on_the_model(argv, expected):
+    config, objective = parse(argv.split())
+    assert (config.lr, config.warm_start, config.max_response_tokens) == expected
+    assert objective.max_response_tokens == expected[-1]
+
+
 def test_what_goes_wrong_during_training_keeps_its_traceback(tmp_path, monkeypatch):
     """An error in the options is one line; one in the code of a run is not an error in the options."""
-    monkeypatch.setattr(train, "assign_advantages", lambda *_: [].index("nothing"))
+    monkeypatch.setattr(train, "assign_advantages", lambda *_: float("nothing"))
     with pytest.raises(ValueError, match="nothing"):
         run(tmp_path / "run")
 
@@ -256,6 +271,8 @@ def test_help_fits_a_screen_or_two(capsys):
         ("--seed -1", "--seed -1"),
         ("--temperature 0", "--temperature 0"),
         ("--clip -0.1", "--clip -0.1"),
+        ("--lr 0", "--lr 0"),
+        ("--warm-start -1", "--warm-start -1"),
         ("--resume", "--output-dir"),
         ("--policies planner=a", "--policies planner=a"),
         ("--device gpu", "--device gpu"),
