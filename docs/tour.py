@@ -198,8 +198,8 @@ def update_blocks(tour: Tour) -> dict[str, str]:
         "pack": _pack(tour, group, shared, packs),
         "loss": loss,
         "moved": _lines(
-            f"c={c}  advantage {s.advantage:+.3f}  log-prob {b:6.2f}, after its group alone {alone - b:+.3f}, "
-            f"after the whole step {whole - b:+.3f}"
+            f"c={c}  advantage {s.advantage:+.3f}  log-prob {b:6.2f}, change with its group alone {alone - b:+.3f}, "
+            f"with the whole step {whole - b:+.3f}"
             for c, (s, b, alone, whole) in enumerate(moved)
         ),
         "sync": _lines(
