@@ -100,7 +100,7 @@ class Leftovers:
             deadline = time.monotonic() + 3  # other programs of the machine come and go: give them time
             while self.count() != self.before and time.monotonic() < deadline:
                 time.sleep(0.05)
-            assert self.count() == self.before
+            assert self.count() == self.before, "left behind, or another run of these tests on this machine"
 
     @staticmethod
     def count():
