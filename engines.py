@@ -200,8 +200,7 @@ class VllmEngine:
         self.shapes = {name: weight.shape for name, weight in policy.model.named_parameters()}
         self.submitted = 0
         vllm = import_vllm(policy.device)
-        if policy.device.type == "cuda":
-            torch.cuda.empty_cache()  # vLLM takes its memory from what is free, not from what torch keeps for later
+        torch.cuda.empty_cache()  # vLLM takes its memory from what is free, not from what torch keeps for later
         several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
         options = device_options(policy.device) | {
             "dtype": str(self.dtype).removeprefix("torch."),

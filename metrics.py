@@ -113,8 +113,8 @@ class Clock:
         self.seconds[part] += time.perf_counter() - started
 
     def report(self) -> dict[str, float]:
-        """Seconds of the step and of its parts, and the peak of memory in GB (GPU: what torch
-        allocated, the weights and the cache of vLLM included, asleep or not).
+        """Seconds of the step and of its parts, and the peak of memory in GB: of the process on a CPU; on a GPU what
+        torch allocated, the weights and the cache of vLLM included, asleep or not.
 
         `sample_s` consists of `generate_s`, `environment_s` (scoring, texts, tokens) and loading weights meanwhile
         (`load_s` - `sync_s`: policies that share an engine); `other_s` is in no part.

@@ -28,6 +28,7 @@ from packing import micro_batches, pack_samples, packed, token_logprobs
 from policy import Policy
 
 GOOD = 0.1  # share of good moves in the noise that is imitated
+PACK = 16384  # tokens in one forward pass of the warm start
 WARM_SEEDS = 3 * 2**40  # levels of the warm start: never those of training or evaluation
 
 SPECIAL = ["<|pad|>", "<|unknown|>", "<|user|>", "<|assistant|>", "<|end|>"]
@@ -126,14 +127,7 @@ def build(seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 
 
 def warm_start(
-    policy: Policy,
-    make: Callable[[], Board],
-    *,
-    steps: int,
-    turns: int,
-    seed: int,
-    lr: float = 3e-3,
-    budget: int = 16384,
+    policy: Policy, make: Callable[[], Board], *, steps: int, turns: int, seed: int, lr: float = 3e-3
 ) -> float:
     """Imitate noisy moves (a share of GOOD is good) on fresh levels; returns the last cross-entropy, nats a token."""
     rng, loss = np.random.default_rng([seed, 3]), torch.zeros(())
@@ -149,7 +143,7 @@ def warm_start(
                     samples.append(Sample(GroupKey(0, 0, agent), policy.encode(messages), ids, [0.0] * len(ids), 0.0))
             tokens = sum(len(sample.response_ids) for sample in samples)
             loss = torch.zeros((), device=policy.device)
-            for shared in micro_batches([[sample] for sample in samples], budget):
+            for shared in micro_batches([[sample] for sample in samples], PACK):
                 logprobs, _ = token_logprobs(policy.model, pack_samples(shared, policy.device))
                 part = -logprobs.sum() / tokens
                 part.backward()

@@ -197,7 +197,8 @@ def make_team(config: Config, agents: Sequence[str], world: World, load: Load) -
         policies[name] = make_policy(
             name, model, tokenizer, config.lr, world.device, mesh, config.gradient_checkpointing, config.fused
         )
-    tokenizers = world.merge({name: policy.tokenizer for name, policy in policies.items()})
+    firsts = [name for name in policies if homes[name][0] == world.rank]  # each tokenizer travels once
+    tokenizers = world.merge({name: policies[name].tokenizer for name in firsts})
     return Team(policies, policy_of, make_engines(config, policies), tokenizers, world, homes)
 
 
@@ -225,16 +226,17 @@ def first_model(config: Config, world: World) -> Load:
     model, tokenizer = tiny.build(config.seed) if config.model == "tiny" else load_model(config.model)
     if isinstance(training_env(config), Board):
         device = "cpu" if config.model == "tiny" else config.device
-        tiny.warm_start(
-            make_policy("warm start", model, tokenizer, config.lr, device),
-            lambda: cast(Board, training_env(config)),
-            steps=config.warm_start,
-            turns=config.max_turns,
-            seed=config.seed,
-            lr=3e-3 if config.model == "tiny" else 2e-5,
-        )
-        model.to("cpu")  # type: ignore[arg-type]
-        world.agree(model.parameters())  # else the shards of a policy could be parts of slightly different models
+        if world.main:
+            tiny.warm_start(
+                make_policy("warm start", model, tokenizer, config.lr, device),
+                lambda: cast(Board, training_env(config)),
+                steps=config.warm_start,
+                turns=config.max_turns,
+                seed=config.seed,
+                lr=3e-3 if config.model == "tiny" else 2e-5,
+            )
+            model.to("cpu")  # type: ignore[arg-type]
+        world.agree(model.parameters())  # all ranks start from the weights of rank 0
     else:  # math and code: the tiny model shows that everything runs, no more
         say(world, f"no warm start: {config.task} has no noisy answers to imitate; {config.model} starts as it is")
     return lambda name: (copy.deepcopy(model), tokenizer)

@@ -21,19 +21,18 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import tiny
 import train
 from benchmarks.shapes import SHAPES, random_model
 from distributed import exchange
-from distributed.world import World, place, start
+from distributed.world import World, start
 from envs import Reward
 from grouping import assign_advantages, group_samples
 from metrics import Clock
 from options import Config
-from policy import make_policy
 from rollout import rollout_tree
 from team import Team
 from update import UpdateConfig, update
@@ -61,7 +60,7 @@ class Talk:
         return twin
 
 
-def build_model(args: argparse.Namespace, device: str) -> tuple[PreTrainedModel, object]:
+def build_model(args: argparse.Namespace, device: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     tokenizer = AutoTokenizer.from_pretrained(args.model) if args.model else tiny.build_tokenizer()
     if not args.shape:
         return AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32), tokenizer
@@ -69,22 +68,13 @@ def build_model(args: argparse.Namespace, device: str) -> tuple[PreTrainedModel,
 
 
 def build_team(args: argparse.Namespace, world: World) -> Team:
-    names = {"shared": ["shared"], "per_role": list(Talk.agents)}[args.policies]
-    policy_of = dict(zip(Talk.agents, names * 2, strict=False))
-    homes = place(names, world.size)
-    policies, tokenizers = {}, {}
-    meshes = world.meshes(homes)
-    for name in names:
-        model, tokenizers[name] = build_model(args, world.device if name in meshes else "meta")
-        if name in meshes:
-            policies[name] = make_policy(
-                name, model, tokenizers[name], 1e-6, world.device, meshes[name], args.ckpt, args.fused
-            )
     config = Config(
-        engine=args.engine, max_response_tokens=args.max_tokens, engine_memory=args.memory, engine_sleep=args.sleep
-    )
-    engines = train.make_engines(config, policies)
-    return Team(policies, policy_of, engines, tokenizers, world, homes, not args.no_wavefront)
+        policies=[args.policies], engine=args.engine, engine_memory=args.memory, engine_sleep=args.sleep,
+        max_response_tokens=args.max_tokens, lr=1e-6, gradient_checkpointing=args.ckpt, fused=args.fused,
+    )  # fmt: skip
+    team = train.make_team(config, Talk.agents, world, lambda name: build_model(args, world.device))
+    team.wavefront = not args.no_wavefront
+    return team
 
 
 def one_step(args: argparse.Namespace, team: Team, step: int) -> dict[str, float]:

@@ -21,6 +21,12 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+def enter(rank: int, size: int, port: str) -> None:
+    """Set torchrun's environment variables in this process."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+
+
 def run_ranks(size: int, work: Callable[[int], Any], limit: float = 60) -> list[Any]:
     """`work(rank)` on every rank, with torchrun's environment variables; what they return, by rank.
 
@@ -32,8 +38,7 @@ def run_ranks(size: int, work: Callable[[int], Any], limit: float = 60) -> list[
 
     def target(rank: int) -> None:
         torch.set_num_threads(1)
-        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
-        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        enter(rank, size, port)
         try:
             results.put((rank, True, pickle.dumps(work(rank))))  # torch would share tensors' memory, which ends with us
         except BaseException:

@@ -34,6 +34,12 @@ def readme():
     return (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.fixture(scope="module")
+def measured():
+    """What was measured on GPUs."""
+    return json.loads((ROOT / "docs" / "gpu.json").read_text(encoding="utf-8"))
+
+
 def tables(text):
     """The tables of a text outside of fences: each a list of rows, each a list of cells, the header first."""
     found: list[list[list[str]]] = []
@@ -167,9 +173,8 @@ def test_the_experiments_are_those_that_were_recorded(readme):
         assert numbers == recorded[name]
 
 
-def test_the_learning_on_gpus_is_what_was_recorded(readme):
-    recorded = json.loads((ROOT / "docs" / "gpu.json").read_text(encoding="utf-8"))["learning"]
-    curves = {(run["task"], run["row"]): dict(run["curve"]) for run in recorded}
+def test_the_learning_on_gpus_is_what_was_recorded(readme, measured):
+    curves = {(run["task"], run["row"]): dict(run["curve"]) for run in measured["learning"]}
     tasks = ("sudoku", "plan_path")
 
     (table,) = [table for table in tables(readme) if table[0][:3] == ["steps", "0", "10"]]
@@ -186,12 +191,11 @@ def test_the_learning_on_gpus_is_what_was_recorded(readme):
     assert [float(cell) for cell in table[1][1::2]] == [curves[task, "MAS + GRPO"][0] for task in tasks]
 
 
-def test_steps_on_gpus_are_what_was_recorded(readme):
-    recorded = json.loads((ROOT / "docs" / "gpu.json").read_text(encoding="utf-8"))["steps"]
+def test_steps_on_gpus_are_what_was_recorded(readme, measured):
     (table,) = [table for table in tables(readme) if table[0][:3] == ["model", "policies", "GPUs"]]
     for model, policies, gpus, *cells in table[1:]:
         key = (model.split(",")[0], policies.replace(" ", "_"), int(gpus))
-        (ranks,) = [run["ranks"] for run in recorded if (run["model"], run["policies"], run["gpus"]) == key]
+        (ranks,) = [run["ranks"] for run in measured["steps"] if (run["model"], run["policies"], run["gpus"]) == key]
         slowest = [
             f"{max(rank['step_s'] for rank in ranks):.2f}",
             f"{min(rank['rollout_tokens_s_gpu'] for rank in ranks):,.0f}",

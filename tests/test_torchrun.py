@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import free_port, run_ranks
+from ranks import enter, free_port, run_ranks
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 import tiny
@@ -138,8 +138,7 @@ def exit_codes(work, size=3):
     port, context = str(free_port()), multiprocessing.get_context("fork")
 
     def target(rank):
-        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
-        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        enter(rank, size, port)
         work(world.start("cpu"))
 
     ranks = [context.Process(target=target, args=(rank,)) for rank in range(size)]
