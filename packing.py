@@ -13,7 +13,7 @@ responses), H heads, G key/value heads, D head size, V vocabulary, C hidden size
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -80,21 +80,39 @@ def shared_prompts(samples: Sequence[Sample]) -> list[list[Sample]]:
 
 
 def micro_batches(shared: Sequence[list[Sample]], budget: int) -> list[list[list[Sample]]]:
-    """First fit, longest first, at most `budget` tokens each (a single larger group gets a pack of its own)."""
+    """Packs of at most `budget` tokens (a single larger group has one of its own), about equally long where that goes.
+
+    First fit, longest first, finds how few packs do; then the groups are spread evenly over as many.
+    """
 
     def tokens(members: list[Sample]) -> int:
         return len(members[0].prompt_ids) + sum(len(sample.response_ids) for sample in members)
 
-    bins: list[tuple[list[int], list[list[Sample]]]] = []
+    packs: list[list[list[Sample]]] = []
+    loads: list[int] = []
     for members in sorted(shared, key=tokens, reverse=True):
-        for used, content in bins:
-            if used[0] + tokens(members) <= budget:
-                used[0] += tokens(members)
-                content.append(members)
-                break
-        else:
-            bins.append(([tokens(members)], [members]))
-    return [content for _, content in bins]
+        roomy = (i for i, load in enumerate(loads) if load + tokens(members) <= budget)
+        if (i := next(roomy, len(packs))) == len(packs):
+            packs.append([])
+            loads.append(0)
+        packs[i].append(members)
+        loads[i] += tokens(members)
+    even = spread(shared, len(packs), tokens)
+    fits = all(sum(map(tokens, pack)) <= budget or len(pack) == 1 for pack in even)
+    return even if fits else packs
+
+
+def spread(
+    shared: Sequence[list[Sample]], bins: int, cost: Callable[[list[Sample]], float]
+) -> list[list[list[Sample]]]:
+    """Groups (same prompt) over bins: the costliest first, each into the bin with the least; the same on every rank."""
+    contents: list[list[list[Sample]]] = [[] for _ in range(bins)]
+    loads = [0.0] * bins
+    for members in sorted(shared, key=cost, reverse=True):
+        least = loads.index(min(loads))
+        contents[least].append(members)
+        loads[least] += cost(members)
+    return contents
 
 
 def pack_samples(shared: Sequence[Sequence[Sample]], device: torch.device | str = "cpu") -> Pack:
@@ -344,6 +362,8 @@ def block_attention(q: Tensor, k: Tensor, v: Tensor, blocks: Blocks, scale: floa
 
 # ---------------------------------------------------------------------------------------------------------- log-probs
 
+TILE = 512 * 151_936  # logits that exist at a time: 512 rows of Qwen3's vocabulary, 148 MiB of bfloat16
+
 
 @compiled
 def _tile_forward(logits: Tensor, target: Tensor, inverse_temperature: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -386,6 +406,7 @@ class TokenLogProb(torch.autograd.Function):
             delta = _tile_backward(h @ weight.t(), t, z, g, 1 / ctx.temperature)
             grad_hidden.append(delta @ weight)
             _add_product(grad_weight, delta, h)
+            del delta  # before the logits of the next tile exist
         return torch.cat(grad_hidden), grad_weight.to(weight.dtype), None, None, None
 
 
@@ -398,15 +419,18 @@ def _add_product(total: Tensor, delta: Tensor, hidden: Tensor) -> None:
 
 
 def token_logprobs(
-    model: PreTrainedModel, pack: Pack, temperature: float = 1.0, tile: int = 2048
+    model: PreTrainedModel, pack: Pack, temperature: float = 1.0, tile: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """Log-prob and entropy of every response token at this temperature: (N,), (N,) float32.
 
-    Raises ValueError outside `packed(model)`: any other attention lets the sequences of a pack see each other.
+    `tile` response tokens go through the head at a time; left out, as many as make TILE logits. Raises ValueError
+    outside `packed(model)`: any other attention lets the sequences of a pack see each other.
     """
     if model.config._attn_implementation != "packed":
         raise ValueError("token_logprobs: call it inside `with packed(model)`")
     hidden = model.model(
         input_ids=pack.ids[None], position_ids=pack.positions[None], use_cache=False, pack=pack
     ).last_hidden_state[0]  # (T, C)
-    return TokenLogProb.apply(hidden.index_select(0, pack.source), model.lm_head.weight, pack.target, temperature, tile)
+    weight = model.lm_head.weight  # (V, C)
+    tile = tile or max(1, TILE // len(weight))
+    return TokenLogProb.apply(hidden.index_select(0, pack.source), weight, pack.target, temperature, tile)

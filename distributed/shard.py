@@ -1,7 +1,8 @@
 """One policy over several ranks: FSDP2 applied from outside; the model itself knows nothing of it.
 
 Every rank keeps a slice of the float32 weights, gradients and optimizer state. A layer's weights are gathered (on a GPU
-in bfloat16) right before they are used and dropped afterwards. A mesh of None is a process alone: nothing happens.
+in bfloat16) right before they are used, small layers several at a time, and dropped afterwards. A mesh of None is a
+process alone: nothing happens.
 """
 
 from __future__ import annotations
@@ -17,16 +18,22 @@ from torch.distributed.tensor import DTensor
 
 from grouping import Sample
 
+UNIT = 2**26  # parameters gathered at once, about: many small gathers take longer than a large one
+
 
 def shard(root: nn.Module, layers: Sequence[nn.Module], mesh: DeviceMesh) -> None:
-    """Shard `root` in place: each of `layers` by itself, then what is left (embedding, head). Enter through `root`."""
+    """Shard `root` in place: layers in units (small ones several at a time), then what is left (embedding, head).
+
+    Enter through `root`.
+    """
     precision = MixedPrecisionPolicy(
         param_dtype=torch.bfloat16 if mesh.device_type == "cuda" else None,
         reduce_dtype=torch.float32,
         cast_forward_inputs=False,  # token ids and float32 log-probs pass as they are
     )
-    for layer in layers:
-        fully_shard(layer, mesh=mesh, mp_policy=precision)
+    together = max(1, round(UNIT / sum(weight.numel() for weight in layers[0].parameters())))
+    for first in range(0, len(layers), together):
+        fully_shard(list(layers[first : first + together]), mesh=mesh, mp_policy=precision)
     fully_shard(root, mesh=mesh, mp_policy=precision, reshard_after_forward=False)
 
 
@@ -51,17 +58,6 @@ def sum_over(mesh: DeviceMesh | None, values: dict[str, float]) -> dict[str, flo
     numbers = torch.tensor(list(values.values()), dtype=torch.float64)
     dist.all_reduce(numbers, group=mesh.get_group())
     return dict(zip(values, numbers.tolist(), strict=True))
-
-
-def balance(shared: Sequence[list[Sample]], ranks: int) -> list[list[list[Sample]]]:
-    """Groups (same prompt) for each rank: the costliest first, onto the rank with the least; the same on every rank."""
-    bins: list[list[list[Sample]]] = [[] for _ in range(ranks)]
-    load = [0.0] * ranks
-    for members in sorted(shared, key=cost, reverse=True):
-        rank = load.index(min(load))
-        bins[rank].append(members)
-        load[rank] += cost(members)
-    return bins
 
 
 def cost(members: list[Sample], attention: float = 1 / 4096) -> float:

@@ -17,12 +17,12 @@ from transformers import AutoModelForCausalLM
 import tiny
 import train
 from checkpoint import latest_checkpoint, load_optimizers, save_checkpoint
-from distributed import exchange
-from distributed.shard import balance, cost
+from distributed import exchange, shard
+from distributed.shard import cost
 from distributed.world import World, place, start
 from grouping import assign_advantages, group_samples
 from options import parse
-from packing import micro_batches, shared_prompts
+from packing import micro_batches, shared_prompts, spread
 from policy import make_policy
 from rollout import Completion, Request, rollout_chains, rollout_tree
 from update import update
@@ -136,15 +136,23 @@ def test_a_policy_on_two_of_three_ranks_is_none_of_the_third_ranks_business():
         assert torch.equal(b[name], weights_of(small_policy())[name])
 
 
-def test_gradient_checkpointing_under_sharding_gives_the_same_step():
+@pytest.mark.parametrize("unit", [1, 2**26], ids=["layers one by one", "layers together"])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_how_a_model_is_sharded_does_not_change_a_step(monkeypatch, unit, checkpointing):
+    monkeypatch.setattr(shard, "UNIT", unit)  # the ranks are forked
+
     def work(rank):
-        policy = policy_on(start("cpu"), checkpointing=True)
-        update(policy, batch(), objective())
-        return whole(policy)
+        policy = policy_on(start("cpu"), checkpointing=checkpointing)
+        for step in range(2):
+            update(policy, batch(), objective(minibatches=2), (0, step))
+        states = {id(layer._get_fsdp_state()) for layer in policy.model.model.layers}
+        return whole(policy), len(states)
 
     alone = small_policy(lr=1e-2)
-    update(alone, batch(), objective())
-    for weights in run_ranks(2, work):
+    for step in range(2):
+        update(alone, batch(), objective(minibatches=2), (0, step))
+    for weights, units in run_ranks(2, work):
+        assert units == (2 if unit == 1 else 1)
         assert_weights(weights, alone)
 
 
@@ -165,9 +173,9 @@ def test_an_infinite_gradient_raises_on_every_rank_and_leaves_the_weights():
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])
-def test_balance_loses_nothing_and_evens_out_the_cost(ranks):
+def test_spreading_loses_nothing_and_evens_out_the_cost(ranks):
     groups = shared_prompts(batch(groups=40, seed=9))
-    bins = balance(groups, ranks)
+    bins = spread(groups, ranks, cost)
     assert len(bins) == ranks
     assert sorted(id(m) for share in bins for m in share) == sorted(map(id, groups))
     loads = [sum(map(cost, share)) for share in bins]
@@ -181,7 +189,7 @@ def test_cost_by_hand():
 
 
 def test_micro_batches_of_a_share_cover_it():
-    share = balance(shared_prompts(batch(groups=20)), 3)[1]
+    share = spread(shared_prompts(batch(groups=20)), 3, cost)[1]
     assert sorted(id(m) for part in micro_batches(share, 50) for m in part) == sorted(map(id, share))
 
 

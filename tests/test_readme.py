@@ -25,7 +25,7 @@ FENCE = re.compile(r"^```(.*)\n((?:.*\n)*?)```\s*$", re.M)
 # Options of pip, pytest, git, torchrun and of scripts in benchmarks/, which the README may use too.
 OTHER_OPTIONS = {"--index-url", "--extra-index-url", "--no-deps", "--upgrade", "--durations", "--depth", "--help"}
 OTHER_OPTIONS |= {"--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"}
-OTHER_OPTIONS |= {"--groups", "--candidates", "--shape", "--repeats"}
+OTHER_OPTIONS |= {"--groups", "--candidates", "--budget", "--shape", "--repeats"}
 OTHER_OPTIONS |= {"--kill-on-bad-exit", "--nodes", "--ntasks-per-node", "--gpus-per-node"}
 
 
@@ -203,3 +203,25 @@ def test_steps_on_gpus_are_what_was_recorded(readme, measured):
             f"{max(rank['device_gb'] for rank in ranks):.0f}",
         ]
         assert cells == slowest
+
+
+def test_the_wavefront_on_gpus_is_what_was_recorded(readme, measured):
+    runs = {(run["turns"], run["run"]): run["ranks"] for run in measured["wavefront"]}
+    seconds = {key: max(rank["step_s"] for rank in ranks) for key, ranks in runs.items()}
+    (table,) = [table for table in tables(readme) if table[0][:2] == ["turns", "wavefront"]]
+    assert len(table) == 5
+    for turns, wavefront, *cells in table[1:]:
+        key = (int(turns), "wavefront" if wavefront == "yes" else "no wavefront")
+        idle = max(rank["idle"] for rank in runs[key])
+        work = 2 * seconds[key[0], "one policy on one GPU"] / seconds[key]
+        assert cells == [f"{seconds[key]:.2f}", f"{idle:.0%}", f"{work:.2f}"]
+
+
+def test_the_update_on_gpus_is_what_was_recorded(readme, measured):
+    (ours, trl) = ([run for run in measured["update_vs_trl"] if run["side"] == side] for side in ("ours", "trl"))
+    text = " ".join(line for line in readme.splitlines() if "update_vs_trl.py" in line)
+    for run in ours + trl:
+        assert f"{float(format(run['raw_tokens_per_second'], '.3g')):,.0f}" in text
+        assert f"at {run['peak_gib']:.1f} GiB" in text
+    for run in ours:
+        assert f"{run['raw_tokens_per_second'] / trl[0]['raw_tokens_per_second']:.1f}" in text
