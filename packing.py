@@ -80,9 +80,9 @@ def shared_prompts(samples: Sequence[Sample]) -> list[list[Sample]]:
 
 
 def micro_batches(shared: Sequence[list[Sample]], budget: int) -> list[list[list[Sample]]]:
-    """Packs of at most `budget` tokens (a single larger group has one of its own), about equally long where that goes.
+    """Packs of at most `budget` tokens, evenly long where possible (a single larger group has one of its own).
 
-    First fit, longest first, finds how few packs do; then the groups are spread evenly over as many.
+    First fit, longest first, finds how few packs will do; then the groups are spread evenly over as many.
     """
 
     def tokens(members: list[Sample]) -> int:
