@@ -13,7 +13,7 @@ responses), H heads, G key/value heads, D head size, V vocabulary, C hidden size
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -80,39 +80,21 @@ def shared_prompts(samples: Sequence[Sample]) -> list[list[Sample]]:
 
 
 def micro_batches(shared: Sequence[list[Sample]], budget: int) -> list[list[list[Sample]]]:
-    """Packs of at most `budget` tokens, evenly long where possible (a single larger group has one of its own).
-
-    First fit, longest first, finds how few packs will do; then the groups are spread evenly over as many.
-    """
+    """First fit, longest first, at most `budget` tokens each (a single larger group gets a pack of its own)."""
 
     def tokens(members: list[Sample]) -> int:
         return len(members[0].prompt_ids) + sum(len(sample.response_ids) for sample in members)
 
-    packs: list[list[list[Sample]]] = []
-    loads: list[int] = []
+    bins: list[tuple[list[int], list[list[Sample]]]] = []
     for members in sorted(shared, key=tokens, reverse=True):
-        roomy = (i for i, load in enumerate(loads) if load + tokens(members) <= budget)
-        if (i := next(roomy, len(packs))) == len(packs):
-            packs.append([])
-            loads.append(0)
-        packs[i].append(members)
-        loads[i] += tokens(members)
-    even = spread(shared, len(packs), tokens)
-    fits = all(sum(map(tokens, pack)) <= budget or len(pack) == 1 for pack in even)
-    return even if fits else packs
-
-
-def spread(
-    shared: Sequence[list[Sample]], bins: int, cost: Callable[[list[Sample]], float]
-) -> list[list[list[Sample]]]:
-    """Groups (same prompt) over bins: the costliest first, each into the bin with the least; the same on every rank."""
-    contents: list[list[list[Sample]]] = [[] for _ in range(bins)]
-    loads = [0.0] * bins
-    for members in sorted(shared, key=cost, reverse=True):
-        least = loads.index(min(loads))
-        contents[least].append(members)
-        loads[least] += cost(members)
-    return contents
+        for used, content in bins:
+            if used[0] + tokens(members) <= budget:
+                used[0] += tokens(members)
+                content.append(members)
+                break
+        else:
+            bins.append(([tokens(members)], [members]))
+    return [content for _, content in bins]
 
 
 def pack_samples(shared: Sequence[Sequence[Sample]], device: torch.device | str = "cpu") -> Pack:
@@ -362,7 +344,7 @@ def block_attention(q: Tensor, k: Tensor, v: Tensor, blocks: Blocks, scale: floa
 
 # ---------------------------------------------------------------------------------------------------------- log-probs
 
-TILE = 512 * 151_936  # logits that exist at a time: 512 rows of Qwen3's vocabulary, 148 MiB of bfloat16
+TILE = 2048, 512 * 151_936  # at most so many tokens and logits at a time: 148 MiB of bfloat16
 
 
 @compiled
@@ -423,7 +405,7 @@ def token_logprobs(
 ) -> tuple[Tensor, Tensor]:
     """Log-prob and entropy of every response token at this temperature: (N,), (N,) float32.
 
-    `tile` response tokens go through the head at a time; left out, as many as make TILE logits. Raises ValueError
+    `tile` response tokens go through the head at a time, as many as TILE allows when it is left out. Raises ValueError
     outside `packed(model)`: any other attention lets the sequences of a pack see each other.
     """
     if model.config._attn_implementation != "packed":
@@ -432,5 +414,5 @@ def token_logprobs(
         input_ids=pack.ids[None], position_ids=pack.positions[None], use_cache=False, pack=pack
     ).last_hidden_state[0]  # (T, C)
     weight = model.lm_head.weight  # (V, C)
-    tile = tile or max(1, TILE // len(weight))
+    tile = tile or max(1, min(TILE[0], TILE[1] // len(weight)))
     return TokenLogProb.apply(hidden.index_select(0, pack.source), weight, pack.target, temperature, tile)

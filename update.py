@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from distributed.shard import cost, full, sum_over
+from distributed.shard import balance, full, sum_over
 from grouping import GroupKey, Sample
-from packing import Pack, micro_batches, pack_samples, packed, shared_prompts, spread
+from packing import Pack, micro_batches, pack_samples, packed, shared_prompts
 from policy import Policy
 
 # ---------------------------------------------------------------------------------------------------------- objective
@@ -135,7 +135,7 @@ def _minibatch(policy: Policy, groups: Sequence[list[Sample]], config: UpdateCon
     weights = loss_weights(samples, config.loss, config.max_response_tokens)
     trained = [kept for group in groups if (kept := [sample for sample in group if sample.advantage])]
     rank, size = policy.place
-    batches = [micro_batches(share, config.micro_batch_tokens) for share in spread(trained, size, cost)]
+    batches = [micro_batches(share, config.micro_batch_tokens) for share in balance(trained, size)]
     idle = [[Sample(GroupKey(0, 0, ""), [0], [0], [0.0], 0.0)]]  # a sample of weight 0 keeps a rank in step
     mine = batches[rank] + [idle] * (max(map(len, batches)) - len(batches[rank]))
     return Minibatch(

@@ -60,6 +60,17 @@ def sum_over(mesh: DeviceMesh | None, values: dict[str, float]) -> dict[str, flo
     return dict(zip(values, numbers.tolist(), strict=True))
 
 
+def balance(shared: Sequence[list[Sample]], ranks: int) -> list[list[list[Sample]]]:
+    """Groups (same prompt) for each rank: the costliest first, onto the rank with the least; the same on every rank."""
+    bins: list[list[list[Sample]]] = [[] for _ in range(ranks)]
+    load = [0.0] * ranks
+    for members in sorted(shared, key=cost, reverse=True):
+        rank = load.index(min(load))
+        bins[rank].append(members)
+        load[rank] += cost(members)
+    return bins
+
+
 def cost(members: list[Sample], attention: float = 1 / 4096) -> float:
     """Tokens that go through the model, plus the share of attention, which grows with the keys each of them sees."""
     prompt, lengths = len(members[0].prompt_ids), [len(sample.response_ids) for sample in members]

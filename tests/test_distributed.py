@@ -18,11 +18,11 @@ import tiny
 import train
 from checkpoint import latest_checkpoint, load_optimizers, save_checkpoint
 from distributed import exchange, shard
-from distributed.shard import cost
+from distributed.shard import balance, cost
 from distributed.world import World, place, start
 from grouping import assign_advantages, group_samples
 from options import parse
-from packing import micro_batches, shared_prompts, spread
+from packing import micro_batches, shared_prompts
 from policy import make_policy
 from rollout import Completion, Request, rollout_chains, rollout_tree
 from update import update
@@ -173,9 +173,9 @@ def test_an_infinite_gradient_raises_on_every_rank_and_leaves_the_weights():
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])
-def test_spreading_loses_nothing_and_evens_out_the_cost(ranks):
+def test_balance_loses_nothing_and_evens_out_the_cost(ranks):
     groups = shared_prompts(batch(groups=40, seed=9))
-    bins = spread(groups, ranks, cost)
+    bins = balance(groups, ranks)
     assert len(bins) == ranks
     assert sorted(id(m) for share in bins for m in share) == sorted(map(id, groups))
     loads = [sum(map(cost, share)) for share in bins]
@@ -189,7 +189,7 @@ def test_cost_by_hand():
 
 
 def test_micro_batches_of_a_share_cover_it():
-    share = spread(shared_prompts(batch(groups=20)), 3, cost)[1]
+    share = balance(shared_prompts(batch(groups=20)), 3)[1]
     assert sorted(id(m) for part in micro_batches(share, 50) for m in part) == sorted(map(id, share))
 
 
