@@ -163,7 +163,8 @@ def check_run_folder(config: Config, objective: UpdateConfig) -> None:
     now, then = ({**options.pop("update"), **options} for options in (all_options(same, objective), old))
     for name, value in now.items():
         if then.get(name) != value:
-            raise ValueError(f"--resume: the run was started with {name}={then.get(name)!r}, not {value!r}")
+            option = "--" + name.replace("_", "-")
+            raise ValueError(f"--resume: the run was started with {option} {then.get(name)!r}, not {value!r}")
 
 
 def parse_policies(values: Sequence[str], agents: Sequence[str]) -> dict[str, str]:
