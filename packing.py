@@ -344,7 +344,8 @@ def block_attention(q: Tensor, k: Tensor, v: Tensor, blocks: Blocks, scale: floa
 
 # ---------------------------------------------------------------------------------------------------------- log-probs
 
-TILE = 2048, 512 * 151_936  # at most so many tokens and logits at a time: 148 MiB of bfloat16
+TILE_TOKENS = 2048  # that go through the head at a time, fewer when the vocabulary V is large:
+TILE_LOGITS = 512 * 151_936  # tokens * V; 512 tokens with the vocabulary of Qwen3, 148 MiB of bfloat16
 
 
 @compiled
@@ -405,7 +406,7 @@ def token_logprobs(
 ) -> tuple[Tensor, Tensor]:
     """Log-prob and entropy of every response token at this temperature: (N,), (N,) float32.
 
-    `tile` response tokens go through the head at a time, as many as TILE allows when it is left out. Raises ValueError
+    `tile` response tokens go through the head at a time (default: TILE_TOKENS, at most TILE_LOGITS). Raises ValueError
     outside `packed(model)`: any other attention lets the sequences of a pack see each other.
     """
     if model.config._attn_implementation != "packed":
@@ -414,5 +415,5 @@ def token_logprobs(
         input_ids=pack.ids[None], position_ids=pack.positions[None], use_cache=False, pack=pack
     ).last_hidden_state[0]  # (T, C)
     weight = model.lm_head.weight  # (V, C)
-    tile = tile or max(1, min(TILE[0], TILE[1] // len(weight)))
+    tile = tile or max(1, min(TILE_TOKENS, TILE_LOGITS // len(weight)))
     return TokenLogProb.apply(hidden.index_select(0, pack.source), weight, pack.target, temperature, tile)

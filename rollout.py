@@ -175,7 +175,7 @@ def rollout_tree(
         _play(env, i, encode, decode, max_turns, _solved if outcome_only else _mixed(alpha), seed_of)
         for i, env in zip(_env_ids(envs, env_ids), envs, strict=True)
     ]
-    return Rollout(_drive(players, generate, num_candidates, pool))
+    return Rollout(_drive(players, envs, generate, num_candidates, pool))
 
 
 def rollout_chains(
@@ -203,7 +203,7 @@ def rollout_chains(
         for i, env in zip(_env_ids(envs, env_ids), envs, strict=True)
         for k in range(num_candidates)
     ]
-    episodes = _drive(players, generate, 1, pool)
+    episodes = _drive(players, envs, generate, 1, pool)
     for episode in episodes if returns else []:
         for sample in episode.samples:
             sample.reward, sample.valid = episode.samples[-1].team, episode.ended != "infra"
@@ -363,7 +363,9 @@ def _sample(
 # -------------------------------------------------------------------------------------------------- many environments
 
 
-def _drive(players: Sequence[Player], generate: Generate, n: int, pool: Executor | None) -> list[Episode]:
+def _drive(
+    players: Sequence[Player], envs: Sequence[Env], generate: Generate, n: int, pool: Executor | None
+) -> list[Episode]:
     """Play all environments to their end. Whatever order answers come in, the result is the same.
 
     Scoring happens inside the players: with a pool in its threads, beside the engine's work.
@@ -380,7 +382,9 @@ def _drive(players: Sequence[Player], generate: Generate, n: int, pool: Executor
             episodes[index] = end.value
             return index, []
 
-    starts = [range(cohort, len(players), stream.cohorts) for cohort in range(stream.cohorts)]
+    all_at_once = any(env.simultaneous for env in envs)  # such agents all have work in every round
+    cohorts = 1 if all_at_once else stream.cohorts
+    starts = [range(cohort, len(players), cohorts) for cohort in range(cohorts)]
     running: list[Future] = []
     while stream.busy(bool(starts or running)):
         if starts:

@@ -1,6 +1,6 @@
 """One optimizer step on the same canned batch: this project against TRL's GRPOTrainer, speed, memory and gradients.
 
-    python benchmarks/update_vs_trl.py                       # H100: 16 groups of K=8, the shape of Qwen3-0.6B
+    python benchmarks/update_vs_trl.py                       # 16 groups of K=8, the shape of Qwen3-0.6B
     python benchmarks/update_vs_trl.py --groups 128 --candidates 1          # nothing to share
     python benchmarks/update_vs_trl.py --size mini --device cpu             # a dry run
 
@@ -54,7 +54,7 @@ SIZES = {  # name: shape, prompt lengths, response lengths
     ),
 }  # fmt: skip
 OURS = ["flash+tiles+layers", "flash+tiles+layers+ckpt", "flash+tiles", "gather+tiles+layers"]
-TRL = ["16", "8+nockpt", "16+nockpt"]
+TRL = ["16", "32", "8+nockpt"]
 LEARNING_RATE = 1e-6
 
 

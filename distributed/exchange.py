@@ -3,7 +3,7 @@
     one policy on all ranks             every rank samples for its own environments; nothing travels while they play
     policies on different ranks         a round: gather all requests, each policy's ranks answer theirs, gather answers
 
-In a round all policies work at the same time if all are asked. Agents act in order, so the environments start in as
+In a round all policies work at the same time if all are asked. Where agents act in order, the environments start in as
 many cohorts as there are policies, one round apart (a wavefront):
 
     round            1          2          3          4

@@ -39,9 +39,11 @@ def assert_weights(found, alone, atol=2e-5, rtol=1e-4):
         torch.testing.assert_close(weight, expected[name], atol=atol, rtol=rtol)
 
 
-def policy_on(world, ranks=None, lr=1e-2, seed=0, checkpointing=False):
+def policy_on(world, ranks=None, lr=1e-2, seed=0, checkpointing=False, layers=2):
     mesh = world.meshes({"p": ranks or list(range(world.size))}).get("p")
-    return make_policy("p", small_model(seed=seed), tiny.build_tokenizer(), lr, "cpu", mesh, checkpointing)
+    return make_policy(
+        "p", small_model(seed=seed, layers=layers), tiny.build_tokenizer(), lr, "cpu", mesh, checkpointing
+    )
 
 
 def batch(groups=7, seed=3):
@@ -136,23 +138,24 @@ def test_a_policy_on_two_of_three_ranks_is_none_of_the_third_ranks_business():
         assert torch.equal(b[name], weights_of(small_policy())[name])
 
 
-@pytest.mark.parametrize("unit", [1, 2**26], ids=["layers one by one", "layers together"])
+@pytest.mark.parametrize(("together", "units"), [(1, 3), (2, 2), (9, 1)])
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_how_a_model_is_sharded_does_not_change_a_step(monkeypatch, unit, checkpointing):
-    monkeypatch.setattr(shard, "UNIT", unit)  # the ranks are forked
+def test_how_a_model_is_sharded_does_not_change_a_step(monkeypatch, together, units, checkpointing):
+    """Three layers one by one, as 2 and 1, and all together."""
+    alone = small_policy(lr=1e-2, layers=3)
+    layer = sum(weight.numel() for weight in alone.model.model.layers[0].parameters())
+    monkeypatch.setattr(shard, "UNIT", together * layer)  # the ranks are forked
 
     def work(rank):
-        policy = policy_on(start("cpu"), checkpointing=checkpointing)
+        policy = policy_on(start("cpu"), checkpointing=checkpointing, layers=3)
         for step in range(2):
             update(policy, batch(), objective(minibatches=2), (0, step))
-        states = {id(layer._get_fsdp_state()) for layer in policy.model.model.layers}
-        return whole(policy), len(states)
+        return whole(policy), len({id(layer._get_fsdp_state()) for layer in policy.model.model.layers})
 
-    alone = small_policy(lr=1e-2)
     for step in range(2):
         update(alone, batch(), objective(minibatches=2), (0, step))
-    for weights, units in run_ranks(2, work):
-        assert units == (2 if unit == 1 else 1)
+    for weights, found in run_ranks(2, work):
+        assert found == units
         assert_weights(weights, alone)
 
 
@@ -270,7 +273,7 @@ class Counted(exchange.Exchange):
         return super().__call__(requests, n)
 
 
-def team_rollout(world, envs, homes, sample=rollout_tree, wavefront=True, log=None):
+def team_rollout(world, envs, homes, sample=rollout_tree, wavefront=True, log=None, simultaneous=False):
     def answer(name, requests, n):
         log.setdefault(counted.round, []).append((name, len(requests)))
         return answer_by_seed(name, requests, n)
@@ -279,7 +282,7 @@ def team_rollout(world, envs, homes, sample=rollout_tree, wavefront=True, log=No
     counted = Counted(world, homes, POLICY_OF, answer, wavefront)
     ids = world.mine(range(envs))
     result = sample(
-        [Toy(name=f"e{i}") for i in ids],
+        [Toy(name=f"e{i}", simultaneous=simultaneous) for i in ids],
         counted,
         encode=lambda agent, messages: [ord(c) for m in messages for c in m["content"]],
         decode=lambda agent, ids: "".join(map(chr, ids)).rstrip("\0"),
@@ -310,10 +313,10 @@ def test_what_is_sampled_does_not_depend_on_the_ranks(sample, envs, homes):
 def test_the_wavefront_keeps_both_policies_busy():
     homes = {"a": [0], "b": [1]}
 
-    def rounds(wavefront):
+    def rounds(**options):
         def work(rank):
             log = {}
-            team_rollout(start("cpu"), 8, homes, wavefront=wavefront, log=log)
+            team_rollout(start("cpu"), 8, homes, log=log, **options)
             return {round_: sum(n for _, n in entries) for round_, entries in log.items()}
 
         return run_ranks(2, work)
@@ -324,6 +327,7 @@ def test_the_wavefront_keeps_both_policies_busy():
     a, b = rounds(wavefront=True)
     assert a == {1: 4, 2: 4, 3: 4, 4: 4}
     assert b == {2: 4, 3: 4, 4: 4, 5: 4}
+    assert rounds(simultaneous=True) == [{1: 8, 2: 8}, {1: 8, 2: 8}]  # both have work anyway
 
 
 def test_requests_are_spread_evenly_over_the_ranks_of_a_policy():

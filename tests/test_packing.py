@@ -184,11 +184,12 @@ def test_tiles_change_nothing(tile):
     assert_gradients_close(gradients[1], gradients[0])
 
 
-@pytest.mark.parametrize(("limits", "largest"), [((2048, 7 * 31), 7), ((2048, 1), 1), ((5, 7 * 31), 5)])
-def test_so_many_tokens_and_logits_exist_at_a_time(monkeypatch, limits, largest):
+@pytest.mark.parametrize(("tokens", "logits", "largest"), [(2048, 7 * 31, 7), (2048, 1, 1), (5, 7 * 31, 5)])
+def test_so_many_tokens_and_logits_exist_at_a_time(monkeypatch, tokens, logits, largest):
     model, groups, shapes = small_model(), ragged_groups(), []
     expected = packed_logprobs(model, groups)
-    monkeypatch.setattr(packing, "TILE", limits)
+    monkeypatch.setattr(packing, "TILE_TOKENS", tokens)
+    monkeypatch.setattr(packing, "TILE_LOGITS", logits)
     forward = packing._tile_forward
     monkeypatch.setattr(packing, "_tile_forward", lambda x, *rest: shapes.append(x.shape) or forward(x, *rest))
     torch.testing.assert_close(packed_logprobs(model, groups), expected, atol=1e-6, rtol=1e-6)
