@@ -58,7 +58,7 @@ class Stream(Protocol):
     """Requests in flight. `collect` makes progress and returns what is complete, in any order."""
 
     in_rounds: bool  # True: `collect` answers all that was submitted, so everybody should have submitted before
-    cohorts: int  # environments start in so many groups, each one `collect` later than the one before
+    cohorts: int  # groups of environments, each starting one `collect` after another (only where agents act in order)
 
     def submit(self, requests: list[Request]) -> None: ...
 

@@ -31,13 +31,12 @@ class Team:
         tokenizers: Mapping[str, PreTrainedTokenizerBase] | None = None,
         world: World | None = None,
         homes: Mapping[str, Sequence[int]] | None = None,
-        wavefront: bool = True,
     ):
         self.policies, self.policy_of, self.engines = dict(policies), dict(policy_of), dict(engines)
         self.tokenizers = tokenizers or {name: policy.tokenizer for name, policy in policies.items()}
         self.world = world or World()
         self.homes = homes or {name: [0] for name in policies}
-        self.wavefront = wavefront
+        self.wavefront = True  # benchmarks/step.py measures what it brings
         self.seconds: defaultdict[str, float] = defaultdict(
             float
         )  # spent in "generate" and "load" since somebody cleared it

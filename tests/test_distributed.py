@@ -448,6 +448,8 @@ def test_a_run_on_several_ranks_is_that_of_one_process(tmp_path, one_process, po
 
 
 def test_a_rank_loads_only_the_policies_that_live_on_it_and_has_all_tokenizers():
+    messages = [{"role": "user", "content": "planner goal 1 up"}]
+
     def work(rank):
         config, _ = parse(["--policies", "per_role"])
         asked = []
@@ -458,14 +460,11 @@ def test_a_rank_loads_only_the_policies_that_live_on_it_and_has_all_tokenizers()
 
         world = start("cpu")
         team = train.make_team(config, ["tool_user", "planner"], world, load)
-        messages = [{"role": "user", "content": "planner goal 1 up"}]
         found = asked, list(team.policies), [team.encode(agent, messages) for agent in team.policy_of]
         world.close()
         return found
 
-    ids = tiny.build_tokenizer().apply_chat_template(
-        [{"role": "user", "content": "planner goal 1 up"}], add_generation_prompt=True, return_dict=False
-    )
+    ids = tiny.build_tokenizer().apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     for found, name in zip(run_ranks(2, work), ["tool_user", "planner"], strict=True):
         assert found == ([name], [name], [ids, ids])
 
