@@ -16,12 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import train
-from checkpoint import latest_checkpoint
 from distributed.world import start
+from model.policy import load_model
 from options import Config, default_device, parse
-from policy import load_model
+from records.checkpoint import latest_checkpoint
 from rollout import Evaluation
-from team import Team
+from sampling.team import Team
 
 
 def load_team(source: str, eval_data: str, options: Sequence[str]) -> tuple[Config, Team]:

@@ -355,10 +355,10 @@ def play_teams(plan: Plan, parallel: int) -> None:
 def play(sources: dict[str, tuple[str, str]], path: str, options: Sequence[str]) -> None:
     """Held-out success of a team whose agents are played by policies of finished runs: agent -> (run, policy)."""
     import train
-    from checkpoint import latest_checkpoint, write_text
     from distributed.world import World
+    from model.policy import load_model
     from options import parse
-    from policy import load_model
+    from records.checkpoint import latest_checkpoint, write_text
 
     config, _ = parse([*options, "--max-turns", str(TURNS), "--policies", "per_role"])
     folders = {agent: latest_checkpoint(Path(run)) / policy for agent, (run, policy) in sources.items()}

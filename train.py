@@ -29,14 +29,9 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from tqdm import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-import sandbox
-import tiny
-from checkpoint import append_row, cut_log, latest_checkpoint, load_optimizers, save_checkpoint, write_text
-from data import check_disjoint
 from distributed import exchange
 from distributed.world import World, place, start
-from engines import TransformersEngine, VllmEngine
-from envs import Board, Env, make_env
+from envs import Env, make_env
 from grouping import (
     agent_key,
     agent_turn_key,
@@ -46,12 +41,18 @@ from grouping import (
     trajectory_key,
     turn_key,
 )
-from metrics import Clock, alarms, rollout_metrics, step_line, transcript
+from model import tiny
+from model.policy import Policy, load_model, make_policy
 from options import Config, all_options, check_run_folder, parse, parse_policies
-from policy import Policy, load_model, make_policy
+from records.checkpoint import append_row, cut_log, latest_checkpoint, load_optimizers, save_checkpoint, write_text
+from records.metrics import Clock, alarms, rollout_metrics, step_line, transcript
+from records.trees import tree_rows
 from rollout import Evaluation, Rollout, evaluate, rollout_chains, rollout_tree
-from team import Team
-from trees import tree_rows
+from sampling.engines import TransformersEngine, VllmEngine
+from sampling.team import Team
+from tasks import sandbox
+from tasks.boards import Board
+from tasks.data import check_disjoint
 from update import UpdateConfig, update
 
 HELD_OUT_SEEDS = 2**41  # training seeds lie below 2**40

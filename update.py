@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from distributed.shard import balance, full, sum_over
 from grouping import GroupKey, Sample
-from packing import Pack, micro_batches, pack_samples, packed, shared_prompts
-from policy import Policy
+from model.packing import Pack, micro_batches, pack_samples, packed, shared_prompts
+from model.policy import Policy
 
 # ---------------------------------------------------------------------------------------------------------- objective
 

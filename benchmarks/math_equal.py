@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from math_answers import score_answers, scorer_counts
+from tasks.math_answers import score_answers, scorer_counts
 
 
 def main(folder: str) -> None:

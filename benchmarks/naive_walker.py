@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from envs import MOVES, PlanPath
+from tasks.boards import MOVES
+from tasks.plan_path import PlanPath
 
 
 def solves(env: PlanPath, steps: int = 12) -> bool:

@@ -19,7 +19,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from grouping import GroupKey, Sample
-from packing import micro_batches, pack_samples, packed, shared_prompts, token_logprobs
+from model.packing import micro_batches, pack_samples, packed, shared_prompts, token_logprobs
 from update import UpdateConfig, loss_weights, policy_loss
 
 

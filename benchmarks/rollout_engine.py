@@ -31,13 +31,13 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-import tiny
 from benchmarks.shapes import SHAPES, random_model
-from engines import VllmEngine
 from envs import make_env
-from policy import Policy, make_policy
+from model import tiny
+from model.policy import Policy, make_policy
 from rollout import Generate, Request, Stream, rollout_tree
-from team import Team
+from sampling.engines import VllmEngine
+from sampling.team import Team
 
 
 def build_policy(args: argparse.Namespace) -> Policy:

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-import sandbox
-from code_env import grade_program
+from tasks import sandbox
+from tasks.code_env import grade_program
 
 
 def rate(function, seconds: float, threads: int) -> float:

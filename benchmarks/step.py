@@ -24,17 +24,17 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-import tiny
 import train
 from benchmarks.shapes import SHAPES, random_model
 from distributed import exchange
 from distributed.world import World, start
 from envs import Reward
 from grouping import assign_advantages, group_samples
-from metrics import Clock
+from model import tiny
 from options import Config
+from records.metrics import Clock
 from rollout import rollout_tree
-from team import Team
+from sampling.team import Team
 from update import UpdateConfig, update
 
 

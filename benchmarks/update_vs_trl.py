@@ -36,13 +36,11 @@ import torch
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-import fused
-import packing
-import tiny
 from benchmarks.shapes import SHAPES, random_model
 from distributed.world import start
 from grouping import GroupKey, Sample
-from policy import Policy, make_policy
+from model import fused, packing, tiny
+from model.policy import Policy, make_policy
 from update import UpdateConfig, update
 
 SIZES = {  # name: shape, prompt lengths, response lengths

@@ -27,14 +27,14 @@ import torch
 
 import train
 from distributed.world import World
-from envs import PlanPath
 from grouping import EPS, GroupKey, Sample, agent_turn_key, assign_advantages, group_samples, prompt_key, trajectory_key
+from model.packing import Pack, micro_batches, pack_samples, packed, shared_prompts
+from model.policy import Policy, load_model, make_policy
 from options import Config, parse
-from packing import Pack, micro_batches, pack_samples, packed, shared_prompts
-from policy import Policy, load_model, make_policy
+from records.trees import tree_rows
 from rollout import Rollout, request_seed, rollout_chains, rollout_tree
-from team import Team
-from trees import tree_rows
+from sampling.team import Team
+from tasks.plan_path import PlanPath
 from update import UpdateConfig, loss_weights, update
 
 TOUR = Path(__file__).with_name("tour.md")

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-import tiny
 from envs import InfraError, Reward
 from grouping import GroupKey, Sample
-from policy import Policy, make_optimizer
+from model import tiny
+from model.policy import Policy, make_optimizer
 from update import UpdateConfig
 
 

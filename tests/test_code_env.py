@@ -13,9 +13,10 @@ from hostile import HOSTILE, Leftovers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import sandbox
-from code_data import EXAMPLES, Problem, load_problems, unpack_private_tests
-from code_env import (
+from envs import InfraError, make_env
+from tasks import sandbox
+from tasks.code_data import EXAMPLES, Problem, load_problems, unpack_private_tests
+from tasks.code_env import (
     CodeEnv,
     golden_tests,
     grade_program,
@@ -26,7 +27,6 @@ from code_env import (
     same_value,
     unpack,
 )
-from envs import InfraError, make_env
 
 PLUS_ONE = [{"input": "7", "output": "8"}]
 DATA = os.environ.get("AT_GRPO_DATA")

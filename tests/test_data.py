@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data import check_disjoint, fixed_order, normalize_question, read_rows
+from tasks.data import check_disjoint, fixed_order, normalize_question, read_rows
 
 ROWS = [{"question": "1+1?", "answer": 2}, {"question": "line\u2028separator", "answer": None}]
 

@@ -14,16 +14,16 @@ from ranks import run_ranks
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
-import tiny
 import train
-from checkpoint import latest_checkpoint, load_optimizers, save_checkpoint
 from distributed import exchange, shard
 from distributed.shard import balance, cost
 from distributed.world import World, place, start
 from grouping import assign_advantages, group_samples
+from model import tiny
+from model.packing import micro_batches, shared_prompts
+from model.policy import make_policy
 from options import parse
-from packing import micro_batches, shared_prompts
-from policy import make_policy
+from records.checkpoint import latest_checkpoint, load_optimizers, save_checkpoint
 from rollout import Completion, Request, rollout_chains, rollout_tree
 from update import update
 

@@ -19,11 +19,11 @@ from pathlib import Path
 
 import pytest
 
-import envs
-import metrics
 import train
 from distributed.world import place
 from options import parse, parse_policies
+from records import metrics
+from tasks import play
 
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "docs"))
@@ -63,7 +63,7 @@ def help_of(main):
 def options():
     """All options of the commands."""
     commands = [import_module(path.stem).main for path in ROOT.glob("*.py") if "\ndef main(" in read(path)]
-    return OTHER_OPTIONS.union(*map(help_of, [*commands, envs.play, estimate.main]))
+    return OTHER_OPTIONS.union(*map(help_of, [*commands, play.play, estimate.main]))
 
 
 # ----------------------------------------------------------------------------------------------------------- the tour

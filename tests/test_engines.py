@@ -16,12 +16,12 @@ import torch
 from helpers import ARCHITECTURES, make_sample, objective, reference_logprobs, small_policy
 from torch import tensor
 
-import tiny
-from engines import ScriptedEngine, TransformersEngine, VllmEngine, choose, import_vllm
 from grouping import assign_advantages, group_samples
-from packing import pack_samples, packed, token_logprobs
-from policy import Policy, make_optimizer
+from model import tiny
+from model.packing import pack_samples, packed, token_logprobs
+from model.policy import Policy, make_optimizer
 from rollout import Request
+from sampling.engines import ScriptedEngine, TransformersEngine, VllmEngine, choose, import_vllm
 from update import update
 
 STOPS = {2, 4}  # the end token of the model and that of the tokenizer

@@ -1,6 +1,6 @@
 """The three board games: levels, rules, rewards worked out by hand, and answers as models write them.
 
-The solvers in this file read the board from the prompt, as a player does, and share no code with `envs.py`.
+The solvers in this file read the board from the prompt, as a player does, and share no code with `tasks/`.
 """
 
 import io
@@ -19,10 +19,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-import envs
-from envs import InfraError, PlanPath, Reward, Sokoban, Sudoku, make_env, mixed_reward, parse_answer
+from envs import InfraError, Reward, make_env, mixed_reward
+from tasks import boards, play, sokoban
+from tasks.boards import parse_answer
+from tasks.plan_path import PlanPath
+from tasks.sokoban import Sokoban
+from tasks.sudoku import Sudoku
 
 STEPS = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
+ROOT = Path(__file__).resolve().parent.parent
 BOARDS = ["plan_path", "sokoban", "sudoku"]
 
 
@@ -216,7 +221,7 @@ def test_same_seed_same_level_in_any_process():
         subprocess.run(
             [sys.executable, "-c", program],
             env={**os.environ, "PYTHONHASHSEED": seed},
-            cwd=Path(envs.__file__).parent,
+            cwd=ROOT,
             capture_output=True,
             text=True,
             check=True,
@@ -562,7 +567,7 @@ def test_sokoban_options_are_checked(options, message):
 
 
 def test_a_sokoban_level_too_large_to_search_is_an_error(monkeypatch):
-    monkeypatch.setattr(envs, "MAX_POSITIONS", 100)
+    monkeypatch.setattr(sokoban, "MAX_POSITIONS", 100)
     with pytest.raises(ValueError, match="more than 100 positions; choose fewer boxes"):
         Sokoban(rows=8, cols=8, boxes=3).reset(seed=0)
 
@@ -755,7 +760,7 @@ def fake_sandbox(monkeypatch, status="ok", stdout="", stderr=""):
 
     module.run_program = run_program
     module.extract_code = lambda text: next(iter(re.findall(r"```python\n(.*?)```", text, re.S)), None)
-    monkeypatch.setitem(sys.modules, "sandbox", module)
+    monkeypatch.setattr(boards, "sandbox", module)
     return module
 
 
@@ -815,7 +820,7 @@ def test_a_sandbox_that_fails_is_not_the_models_fault(task, monkeypatch):
 
 
 def test_programs_run_in_the_real_sandbox():
-    pytest.importorskip("sandbox", reason="sandbox.py is not there")
+    pytest.importorskip("tasks.sandbox")
     env, _ = board("plan_path", tool="python")
     reward = env.step("tool_user", "```python\nprint('####', ['R'] * 4 + ['D'] * 2)\n```")
     assert reward == Reward(1.0, 1.0, {"format": 1.0, "executes": 1.0})
@@ -828,7 +833,7 @@ def test_programs_run_in_the_real_sandbox():
 
 def played(arguments, text, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
-    envs.play(arguments)
+    play.play(arguments)
     return capsys.readouterr().out
 
 
@@ -870,14 +875,14 @@ def test_math_and_code_are_played_from_a_file(tmp_path, monkeypatch, capsys):
     assert "Print 7." in out
     assert "team=1.00 local=1.00" in out
     with pytest.raises(SystemExit):
-        envs.play(["math", "--data", str(tmp_path / "nowhere.jsonl")])
+        play.play(["math", "--data", str(tmp_path / "nowhere.jsonl")])
     assert "nowhere.jsonl" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("task", BOARDS)
 def test_the_command(task):
-    command = [sys.executable, str(Path(envs.__file__)), task, "--workflow", "single", "--seed", "2"]
-    done = subprocess.run(command, input="#### []\n", capture_output=True, text=True, timeout=60)
+    command = [sys.executable, "-m", "tasks.play", task, "--workflow", "single", "--seed", "2"]
+    done = subprocess.run(command, cwd=ROOT, input="#### []\n", capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert prompt(make_env(task, "single").reset(seed=2)) in done.stdout
     assert "team=0.00 local=0.10" in done.stdout
@@ -887,6 +892,6 @@ def test_the_command(task):
 def test_options_that_a_task_does_not_have_end_with_a_message(capsys):
     for arguments in (["sudoku", "--data", "x.jsonl"], ["sudoku", "--workflow", "ensemble"]):
         with pytest.raises(SystemExit) as error:
-            envs.play(arguments)
+            play.play(arguments)
         assert error.value.code == 2
         assert arguments[1].strip("-") in capsys.readouterr().err

@@ -18,12 +18,12 @@ from safetensors.torch import load_file
 
 import experiments
 import train
-from checkpoint import latest_checkpoint
-from engines import ScriptedEngine
 from experiments import ABLATIONS, MAIN, TRAININGS, Plan
 from grouping import agent_key, assign_advantages, group_samples, prompt_key, turn_key
 from options import all_options, parse, parse_policies
+from records.checkpoint import latest_checkpoint
 from rollout import rollout_chains, rollout_tree
+from sampling.engines import ScriptedEngine
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import math_answers
 from envs import InfraError
-from math_answers import extract_answer, math_equal, score_answers
-from math_equality import clean
+from tasks import math_answers
+from tasks.math_answers import extract_answer, math_equal, score_answers
+from tasks.math_equality import clean
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -689,7 +689,8 @@ def test_a_scorer_that_cannot_run_is_an_error_and_no_verdict(monkeypatch):
 
 def test_workers_end_with_the_interpreter_even_when_it_is_killed():
     program = """
-import os, signal, sys, threading, math_answers
+import os, signal, sys, threading
+from tasks import math_answers
 assert math_answers.math_equal(gold="x^2-1", answer="(x-1)(x+1)")
 print(*[worker.process.pid for worker in math_answers._pool.idle.queue if worker], flush=True)
 threading.Thread(target=lambda: math_answers.math_equal(gold="7", answer="9^{9^{9^9}}"), daemon=True).start()

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import math_env
-import sandbox
 from envs import InfraError, make_env
 from grouping import group_samples
-from math_env import MathEnv, Problem, load_problems, read_problem
 from rollout import Completion, rollout_tree
+from tasks import math_env, sandbox
+from tasks.math_env import MathEnv, Problem, load_problems, read_problem
 
 SAMPLES = Path(__file__).parent / "samples"
 DATA = os.environ.get("AT_GRPO_DATA")

@@ -9,9 +9,8 @@ import torch
 from helpers import ARCHITECTURES, assert_gradients_close, make_sample, reference_logprobs, small_model
 from torch import tensor
 
-import fused
-import packing
-from packing import TokenLogProb, micro_batches, pack_samples, packed, shared_prompts, token_logprobs
+from model import fused, packing
+from model.packing import TokenLogProb, micro_batches, pack_samples, packed, shared_prompts, token_logprobs
 
 
 def ragged_groups(seed=0, prompts=(1, 2, 7, 19, 20), responses=(1, 1, 2, 3, 8, 13)):

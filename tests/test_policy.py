@@ -16,12 +16,12 @@ from helpers import make_sample, objective, reference_logprobs, small_model, sma
 from torch.distributed.checkpoint.api import CheckpointException
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
-import checkpoint
-import tiny
-from checkpoint import append_row, cut_log, latest_checkpoint, load_optimizers, save_checkpoint
-from envs import PlanPath
 from grouping import assign_advantages, group_samples
-from policy import Policy, check_logprobs, load_model, make_optimizer, make_policy
+from model import tiny
+from model.policy import Policy, check_logprobs, load_model, make_optimizer, make_policy
+from records import checkpoint
+from records.checkpoint import append_row, cut_log, latest_checkpoint, load_optimizers, save_checkpoint
+from tasks.plan_path import PlanPath
 from update import update
 
 ROOT = Path(__file__).parent.parent

@@ -10,15 +10,14 @@ from pathlib import Path
 
 import pytest
 
-import code_data
 import envs
 import evaluate
 import experiments
-import math_env
 import train
-from code_env import golden_tests, reference_solution
-from math_answers import math_equal
 from options import parse, parse_policies
+from tasks import code_data, math_env, play
+from tasks.code_env import golden_tests, reference_solution
+from tasks.math_answers import math_equal
 
 ROOT = Path(__file__).parent.parent
 FENCE = re.compile(r"^```(.*)\n((?:.*\n)*?)```\s*$", re.M)
@@ -136,7 +135,7 @@ def test_no_path_of_somebodys_machine(readme):
 
 
 def test_every_option_exists(readme, capsys):
-    mains = (train.main, evaluate.main, experiments.main, envs.play)
+    mains = (train.main, evaluate.main, experiments.main, play.play)
     known = set.union(*(help_of(main, capsys) for main in mains), OTHER_OPTIONS)
     used = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9_-]*", readme))
     assert used, "a README without commands"
@@ -157,7 +156,7 @@ def test_every_command_parses(readme, capsys):
             else:
                 parse_policies(config.policies, train.training_env(config).agents)
         if script == "envs.py":
-            assert {word for word in argv if word.startswith("--")} <= help_of(envs.play, capsys)
+            assert {word for word in argv if word.startswith("--")} <= help_of(play.play, capsys)
             assert argv[:1] == ["--help"] or argv[0] in envs.TASKS
         if script == "evaluate.py":
             own = help_of(evaluate.main, capsys)

@@ -18,12 +18,12 @@ import pytest
 from helpers import Toy
 
 import report
-from checkpoint import append_row
-from engines import ScriptedEngine
 from grouping import assign_advantages, group_samples, trajectory_key
-from metrics import rollout_metrics
+from records.checkpoint import append_row
+from records.metrics import rollout_metrics
+from records.trees import tree_rows
 from rollout import rollout_chains, rollout_tree
-from trees import tree_rows
+from sampling.engines import ScriptedEngine
 
 HOSTILE = (
     "5</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"><!-- \u2028 &lt;"

@@ -23,7 +23,8 @@ from test_envs import (
     sudoku_rules,
 )
 
-from envs import PlanPath, Sokoban
+from tasks.plan_path import PlanPath
+from tasks.sokoban import Sokoban
 
 settings.register_profile("project", deadline=None, derandomize=True)  # the same search everywhere, however slow
 settings.load_profile("project")

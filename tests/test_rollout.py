@@ -7,10 +7,12 @@ from typing import ClassVar
 import pytest
 from helpers import Toy
 
-from engines import ScriptedEngine
-from envs import PlanPath, Reward, Sokoban
+from envs import Reward
 from grouping import GroupKey, assign_advantages, group_samples, trajectory_key
 from rollout import Completion, evaluate, rollout_chains, rollout_tree
+from sampling.engines import ScriptedEngine
+from tasks.plan_path import PlanPath
+from tasks.sokoban import Sokoban
 
 
 def tree(envs, script, k=3, turns=2, sample=rollout_tree, **options):

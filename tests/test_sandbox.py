@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from hostile import HOSTILE, Leftovers
 
-import sandbox
-from sandbox import Result, extract_code, fenced_blocks, run_many, run_program
+from tasks import sandbox
+from tasks.sandbox import Result, extract_code, fenced_blocks, run_many, run_program
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -16,11 +16,11 @@ import torch.distributed as dist
 from ranks import enter, free_port, run_ranks
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-import tiny
 import train
 from distributed import world
 from envs import make_env
-from policy import make_policy
+from model import tiny
+from model.policy import make_policy
 
 ROOT = Path(__file__).parent.parent
 OPTIONS = "--device cpu --steps 3 --warm-start 5 --envs-per-step 4 --num-candidates 3 --max-turns 2 --eval-envs 4"

@@ -13,12 +13,12 @@ from helpers import Toy, make_sample
 from transformers import AutoModelForCausalLM
 
 import train
-from checkpoint import latest_checkpoint
-from envs import Board
 from grouping import assign_advantages, group_samples
-from metrics import alarms, rollout_metrics, step_line, transcript
 from options import Config, parse, parse_policies
+from records.checkpoint import latest_checkpoint
+from records.metrics import alarms, rollout_metrics, step_line, transcript
 from rollout import Episode, Rollout, Step
+from tasks.boards import Board
 
 ROOT = Path(__file__).parent.parent
 SMALL = [
@@ -289,7 +289,7 @@ def test_bad_options_are_refused_by_name(tmp_path, monkeypatch, argv, message):
 
 
 def test_a_sandbox_that_is_required_and_missing_is_refused_by_name(tmp_path, monkeypatch):
-    monkeypatch.setattr("sandbox._bubblewrap_problem", lambda: "there is no bwrap")
+    monkeypatch.setattr("tasks.sandbox._bubblewrap_problem", lambda: "there is no bwrap")
     message = refuses(*SMALL, "--steps", "1", "--sandbox", "require", "--output-dir", str(tmp_path))
     assert "--sandbox require" in message
     assert "there is no bwrap" in message

@@ -19,8 +19,8 @@ from torch import tensor
 
 import update as update_module
 from grouping import assign_advantages, group_samples
-from packing import Pack, pack_samples
-from team import Team
+from model.packing import Pack, pack_samples
+from sampling.team import Team
 from update import loss_weights, policy_loss, update
 
 LOSSES = ["token", "sequence", "constant"]

@@ -16,9 +16,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from distributed.shard import full_weights, shard
 from envs import Message
-from fused import fuse_layers
 from grouping import GroupKey, Sample
-from packing import Pack, pack_samples, packed, token_logprobs
+from model.fused import fuse_layers
+from model.packing import Pack, pack_samples, packed, token_logprobs
 
 
 class LogProbs(nn.Module):

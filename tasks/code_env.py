@@ -21,10 +21,10 @@ from decimal import Decimal, InvalidOperation
 from functools import cache
 from typing import Any
 
-from code_data import EXAMPLES, Checker, Problem, Test, load_problems, normal_test
-from data import fixed_order
 from envs import InfraError, Message, Reward
-from sandbox import extract_code, fenced_blocks, run_many
+from tasks.code_data import EXAMPLES, Checker, Problem, Test, load_problems, normal_test
+from tasks.data import fixed_order
+from tasks.sandbox import extract_code, fenced_blocks, run_many
 
 TOLERANCE = 1e-6  # of floats, relative or absolute
 GOLDEN_TESTS = 50  # tests of a problem that are used: more cost time and hardly ever change a verdict

@@ -22,10 +22,10 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from envs import Board
 from grouping import GroupKey, Sample
-from packing import micro_batches, pack_samples, packed, token_logprobs
-from policy import Policy
+from model.packing import micro_batches, pack_samples, packed, token_logprobs
+from model.policy import Policy
+from tasks.boards import Board
 
 GOOD = 0.1  # share of good moves in the noise that is imitated
 PACK = 16384  # tokens in one forward pass of the warm start

@@ -27,7 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 
 from envs import InfraError
-from math_equality import MAX_LENGTH, clean, decide
+from tasks.math_equality import MAX_LENGTH, clean, decide
 
 QUICK, LIMIT = 0.4, 2.0  # seconds of the first try, and of the second one in the slow lane
 
@@ -73,8 +73,8 @@ def extract_answer(text: str) -> str | None:
 
 class _Worker:
     def __init__(self) -> None:
-        here = os.path.dirname(os.path.abspath(__file__))
-        start = f"import sys; sys.path.insert(0, {here!r}); import math_worker; math_worker.serve()"
+        here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        start = f"import sys; sys.path.insert(0, {here!r}); from tasks import math_worker; math_worker.serve()"
         # Its own session: an interrupt from the keyboard is ours to handle. It ends when our end of the pipe closes.
         self.process = subprocess.Popen(
             [sys.executable, "-c", start], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True

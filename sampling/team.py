@@ -11,9 +11,9 @@ from transformers import PreTrainedTokenizerBase
 
 from distributed.exchange import Exchange
 from distributed.world import World
-from engines import TransformersEngine, VllmEngine
-from policy import Policy, decode, encode
+from model.policy import Policy, decode, encode
 from rollout import Completion, Generate, Request, Stream
+from sampling.engines import TransformersEngine, VllmEngine
 
 
 class Team:

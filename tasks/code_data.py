@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from data import Row, read_rows
+from tasks.data import Row, read_rows
 
 Test = dict[str, Any]
 Checker = Callable[[Test, Any], bool]  # (test, printed text or returned value) -> right?

@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
 
-from fused import compiled
 from grouping import Sample
+from model.fused import compiled
 
 # ------------------------------------------------------------------------------------------------------------ packing
 

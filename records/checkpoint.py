@@ -26,7 +26,7 @@ from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
 from distributed.world import World
-from policy import Policy
+from model.policy import Policy
 
 
 def write_text(path: Path, text: str) -> None:

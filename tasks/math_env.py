@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import data as datasets
-import sandbox
 from envs import InfraError, Message, Reward
-from math_answers import extract_answer, math_equal, score_answers, scorer_counts
+from tasks import data as datasets
+from tasks import sandbox
+from tasks.math_answers import extract_answer, math_equal, score_answers, scorer_counts
 
 __all__ = ["MathEnv", "Problem", "extract_answer", "load_problems", "math_equal", "score_answers", "scorer_counts"]
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, DynamicCache
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from policy import Policy
+from model.policy import Policy
 from rollout import Completion, Request
 
 Weights = Iterable[tuple[str, Tensor]]  # by the names that the transformers model gives them, tied ones once

@@ -13,7 +13,7 @@ import signal
 import sys
 from typing import Any
 
-from math_equality import same
+from tasks.math_equality import same
 
 MEMORY = 4 << 30  # bytes of address space; a huge power ends in MemoryError
 

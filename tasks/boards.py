@@ -1,0 +1,228 @@
+"""What the three board games share: answer lines, the two roles and their local rewards. No torch."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from envs import InfraError, Message, Reward
+from tasks import sandbox
+
+Cell = tuple[int, int]  # (row, column), origin top left
+
+# ------------------------------------------------------------------------------------------------------------ answers
+
+MAX_ANSWER = 10_000  # characters of an answer that are read
+MAX_MOVES = 200  # moves of a plan that are read
+
+
+def parse_answer(text: str) -> list | None:
+    """The list after the last `####` marker, or None when there is no marker or no readable list behind it.
+
+    Accepts numbers, quoted or bare words and nested lists, on one line or several; text after the list is ignored.
+    Nothing is ever evaluated: bare words are quoted and the rest is read as JSON.
+
+    >>> parse_answer("so I go right\\n#### [R, 'down', D] done")
+    ['R', 'down', 'D']
+    """
+    marker = text.rfind("####")
+    opening = re.match(r"####\s*\[", text[marker:]) if marker >= 0 else None
+    if opening is None:
+        return None
+    start, depth = marker + opening.end() - 1, 0
+    for end in range(start, min(len(text), start + MAX_ANSWER)):
+        depth += {"[": 1, "]": -1}.get(text[end], 0)
+        if depth > 3:
+            return None
+        if depth == 0:
+            break
+    else:
+        return None
+    body = re.sub(r"""(["']?)\b([A-Za-z_][A-Za-z_ ]*)\b\1""", r'"\2"', text[start : end + 1])
+    try:
+        return json.loads(re.sub(r",\s*\]", "]", body))
+    except ValueError:
+        return None
+
+
+MOVES: dict[str, Cell] = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
+_SPELLINGS = {name: name[0].upper() for name in ("u", "d", "l", "r", "up", "down", "left", "right")}
+
+
+def render_answer(answer: list) -> str:
+    """An answer as the next agent reads it: bare words, one list.
+
+    >>> render_answer(["U", [1, "x"]])
+    '[U, [1, x]]'
+    """
+    return (
+        "["
+        + ", ".join(render_answer(part) if isinstance(part, list) else str(part) for part in answer[:MAX_MOVES])
+        + "]"
+    )
+
+
+def parse_moves(answer: list) -> list[str | None]:
+    """Moves as letters of U D L R, None for anything that is no move; at most MAX_MOVES are read."""
+    return [_SPELLINGS.get(move.strip().lower()) if isinstance(move, str) else None for move in answer[:MAX_MOVES]]
+
+
+# ------------------------------------------------------------------------------------------------------------- boards
+
+
+BoardT = TypeVar("BoardT", bound="Board")
+FIRST_TURN = "This is the first turn."
+TOOL_SECONDS = 5.0  # wall-clock limit of the tool user's program
+PROGRAM = (
+    f"Write one program in a fenced ```python block. It gets no input and has {TOOL_SECONDS:g} seconds; what it prints "
+    "is read as your answer. "
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an answer did to a board: the team reward, and for either role the .8 share of its local reward."""
+
+    team: float
+    legal: bool
+    act: float  # for the planner, whose answer becomes the state
+    propose: float  # for the tool user, whose answer is a proposal
+    note: str  # feedback for the next prompt
+
+
+class Board:
+    """What the three board games share: the workflows, the two roles and their local rewards.
+
+    workflow `mas`: a tool user proposes an answer, then the planner, who sees the proposal, decides (sequential).
+    workflow `single`: the planner alone.
+    tool `direct`: the tool user writes its proposal itself as an answer line.
+    tool `python`: it writes a fenced program, run in the sandbox, and the answer line that this prints is the proposal.
+
+    Local rewards (paper, appendix): planner .1 format + .1 legal + .8 * act; tool user .1 format + .1 executes +
+    .8 * propose. `executes`: the proposed answer is legal (direct), the program ran without an error (python).
+    The tool user's team reward is what the team would get if its proposal were the team's answer, computed on a copy.
+
+    A subclass says how to make a level (`_generate`), draw it (`_describe`), explain it (`RULES`, `ANSWER`) and apply
+    an answer (`_apply`). All state must be immutable values, replaced and never changed in place: then a shallow copy
+    is a copy.
+    """
+
+    RULES: str
+    ANSWER: str  # how to write an answer
+    simultaneous = False
+
+    def __init__(self, workflow: str = "mas", tool: str = "direct"):
+        workflows = {"mas": ("tool_user", "planner"), "single": ("planner",)}
+        if workflow not in workflows:
+            raise ValueError(f"workflow={workflow!r}: a board task has {' or '.join(workflows)}")
+        if tool not in ("direct", "python"):
+            raise ValueError(f"tool={tool!r}: choose 'direct' or 'python'")
+        self.agents = workflows[workflow]
+        self.tool = tool
+        self.fixed = False  # True for a level given as text
+        self.done = self.solved = False
+        self.proposal: str | None = None  # the tool user's answer of this turn, as the planner will see it
+        self.note = FIRST_TURN
+        self.best = 0.0  # highest potential of the episode so far, see `_new_high`
+
+    def _generate(self, rng: np.random.Generator) -> None:
+        raise NotImplementedError
+
+    def _describe(self) -> str:
+        raise NotImplementedError
+
+    def _apply(self, answer: list) -> Outcome:
+        raise NotImplementedError
+
+    def noisy_answer(self, rng: np.random.Generator, good: float) -> str:
+        """An answer in the right format, good with this probability and random otherwise (for warm starts)."""
+        raise NotImplementedError
+
+    def _load(self) -> None:
+        """Set the state to the start of the current level; subclasses extend it."""
+        self.done = self.solved = False
+        self.proposal, self.note, self.best = None, FIRST_TURN, 0.0
+
+    def _new_high(self, potential: float) -> float:
+        """How far this raises the best potential of the episode (0 at the start, 1 when solved, never more).
+
+        The shares of an episode add up to its best potential, whatever the plans: only what is new pays, and only once.
+        """
+        gain = max(0.0, potential - self.best)
+        self.best += gain
+        return gain
+
+    def reset(self: BoardT, seed: int) -> BoardT:
+        """Make the level of this seed (a level that was given as text stays itself) and start it."""
+        if not self.fixed:
+            self._generate(np.random.default_rng(seed))
+        self._load()
+        return self
+
+    def copy(self: BoardT) -> BoardT:
+        return copy.copy(self)
+
+    def observe(self, agent: str) -> list[Message]:
+        self._check(agent)
+        role = {
+            "tool_user": "You are the tool user. You propose an answer; the planner sees it and decides.",
+            "planner": "You are the planner. Your answer is what the team does.",
+        }[agent]
+        program = PROGRAM if agent == "tool_user" and self.tool == "python" else ""
+        state = [agent]
+        if agent == "planner" and "tool_user" in self.agents:
+            state.append(f"proposal {self.proposal or 'none'}")
+        state.append(self._describe())
+        return [
+            {"role": "system", "content": f"{self.RULES}\n{role}\n{program}{self.ANSWER}"},
+            {"role": "user", "content": "\n".join(state)},
+        ]
+
+    def step(self, agent: str, text: str) -> Reward:
+        self._check(agent)
+        if self.done:
+            return Reward(0.0, 0.0, {"format": 0.0})
+        if agent == "tool_user":
+            return self._propose(text)
+        answer = parse_answer(text)
+        outcome = self._apply(answer or [])
+        self.proposal = None
+        self.note = outcome.note if answer is not None else "Your last answer had no readable answer line."
+        if answer is None:
+            return Reward(outcome.team, 0.0, {"format": 0.0, "legal": 0.0})
+        return Reward(
+            outcome.team, 0.1 + 0.1 * outcome.legal + 0.8 * outcome.act, {"format": 1.0, "legal": float(outcome.legal)}
+        )
+
+    def _propose(self, text: str) -> Reward:
+        """Keep the tool user's proposal for the planner and score it on a copy."""
+        readable, ran = True, True
+        if self.tool == "python":
+            readable, ran, text = _run_program(text)
+        answer = parse_answer(text)
+        outcome = self.copy()._apply(answer or [])
+        self.proposal = None if answer is None else render_answer(answer)
+        if self.tool == "direct":
+            readable, ran = answer is not None, answer is not None and outcome.legal
+        local = 0.1 * readable + 0.1 * ran + 0.8 * outcome.propose * (answer is not None)
+        return Reward(outcome.team, local, {"format": float(readable), "executes": float(ran)})
+
+    def _check(self, agent: str) -> None:
+        if agent not in self.agents:
+            raise ValueError(f"unknown agent {agent!r}: this environment has {', '.join(self.agents)}")
+
+
+def _run_program(text: str) -> tuple[bool, bool, str]:
+    """Run the fenced program of a response: was there one, did it run without an error, and what it printed."""
+    code = sandbox.extract_code(text)
+    if code is None:
+        return False, False, ""
+    result = sandbox.run_program(code, stdin="", timeout=TOOL_SECONDS)
+    if result.status == "infra":
+        raise InfraError(f"the tool user's program could not be run: {result.stderr}")
+    return True, result.status == "ok", result.stdout if result.status == "ok" else ""

@@ -1,0 +1,197 @@
+"""Sudoku: fill a grid so that every row, column and box holds each number once. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tasks.boards import Board, Outcome
+
+SUDOKU_BOXES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}  # size: rows and columns of a box
+
+
+class Sudoku(Board):
+    """Fill the grid so that every row, column and box holds each number once. Numbers can be revised, clues cannot.
+
+    The answer becomes the grid, with two exceptions. An answer of another shape, with anything but the integers 0
+    (empty) to `size`, or with a changed clue is not used at all. Cells whose number is repeated in their row, column or
+    box are left empty. So the grid never breaks a rule, and what is kept depends on the rules alone, never on the
+    solution: filling in guesses to see which ones stay tells nothing that the player could not check without the
+    environment.
+
+    Team reward: 1 when solved, else 0.
+    Potential, whose new highs are the .8 share of both roles (newly correct cells, consistency with the solution):
+    (right - wrong cells of the answer) / blanks of the puzzle. Wrong cells count against right ones, so that a constant
+    or random grid is worth no more than empty cells, and a cell is filled in with profit only by who is more likely
+    right than wrong. Legal: at least one cell is filled anew and none is left out.
+
+    Options: `size` (4, 6 or 9), `blanks` (empty cells, half of all by default).
+    Levels: a random full grid, emptied cell by cell where the number follows from the others at once (the only number
+    for its cell, or the only cell for its number). Filling the blanks in reverse order is the machine-checked unique
+    solution.
+    """
+
+    def __init__(self, workflow: str = "mas", tool: str = "direct", size: int = 4, blanks: int | None = None):
+        super().__init__(workflow, tool)
+        if size not in SUDOKU_BOXES:
+            raise ValueError(f"size={size}: choose one of {', '.join(map(str, SUDOKU_BOXES))}")
+        self.size, self.blanks = size, size * size // 2 if blanks is None else blanks
+        if not 1 <= self.blanks <= size * size * 5 // 8:
+            raise ValueError(f"blanks={blanks}: choose 1 to {size * size * 5 // 8} for size {size}")
+        height, width = SUDOKU_BOXES[size]
+        self.RULES = (
+            f"Sudoku, {size} rows and {size} columns. Every row, every column and every box of {height} rows and "
+            f"{width} columns holds each number from 1 to {size} once; 0 is an empty cell. Keep the clues; your own "
+            "numbers can be changed. A number that is repeated in its row, column or box is left out. "
+            "You have several turns."
+        )
+        row = ", ".join("0" for _ in range(size))
+        self.ANSWER = (
+            f"End with one line: #### and all {size} rows, 0 where you leave a cell empty: #### [[{row}], ...]"
+        )
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[str] | Sequence[Sequence[int]], **options: Any) -> Sudoku:
+        """A puzzle from rows of numbers or of characters; 0 and `.` are empty cells.
+
+        A puzzle with several solutions is accepted and any of them solves it; the potential takes one of them.
+        ValueError when it is malformed, breaks a rule or has no solution.
+        """
+        grid = [list(row.replace(".", "0").replace(" ", "")) if isinstance(row, str) else list(row) for row in rows]
+        size, cells = len(grid), [int(value) if str(value).isdecimal() else -1 for row in grid for value in row]
+        env = cls(size=size, **options)
+        if {len(row) for row in grid} != {size} or not all(0 <= value <= size for value in cells):
+            raise ValueError(
+                f"Sudoku: {size} rows of {size} numbers from 0 (empty) to {size} expected, got {list(rows)}"
+            )
+        if clashes := _clashes(cells, size):
+            raise ValueError(f"Sudoku: the clues repeat a number at {[divmod(i, size) for i in sorted(clashes)]}")
+        solution = next(_completions(cells, size), None)
+        if solution is None:
+            raise ValueError(f"Sudoku: the puzzle has no solution: {list(rows)}")
+        env.fixed, env.clues, env.solution = True, tuple(cells), solution
+        env._load()
+        return env
+
+    def _generate(self, rng: np.random.Generator) -> None:
+        while True:
+            solution = next(_completions([0] * self.size**2, self.size, rng))
+            clues = _dig(solution, self.size, self.blanks, rng)
+            if clues.count(0) == self.blanks:
+                self.clues, self.solution = tuple(clues), solution
+                return
+
+    def _load(self) -> None:
+        super()._load()
+        self.grid = self.clues
+        self.done = self.solved = 0 not in self.grid
+
+    def _apply(self, answer: list) -> Outcome:
+        n, before = self.size, self.grid
+        cells = [value for row in answer if isinstance(row, list) and len(row) == n for value in row]
+        if len(answer) != n or len(cells) != n * n or any(type(v) is not int or not 0 <= v <= n for v in cells):
+            return Outcome(0.0, False, 0.0, 0.0, f"Your last answer was not {n} rows of {n} numbers from 0 to {n}.")
+        if any(clue and clue != value for clue, value in zip(self.clues, cells, strict=True)):
+            return Outcome(0.0, False, 0.0, 0.0, "Your last answer changed a clue and was not used.")
+        clashes = _clashes(cells, n)
+        self.grid = tuple(clue or (0 if i in clashes else cells[i]) for i, clue in enumerate(self.clues))
+        self.done = self.solved = 0 not in self.grid  # full and no clash: the rules hold
+        own = [i for i, clue in enumerate(self.clues) if not clue and cells[i]]
+        score = sum(1 if cells[i] == self.solution[i] else -1 for i in own) / self.clues.count(0)
+        share = self._new_high(1.0 if self.solved else score)
+        fresh = sum(value not in (0, old) for value, old in zip(self.grid, before, strict=True))
+        dropped = sum(not self.clues[i] for i in clashes)
+        note = f"Your last answer filled or changed {fresh} cells; {dropped} cells repeated a number and were left out."
+        return Outcome(float(self.solved), fresh > 0 and not clashes, share, share, note)
+
+    def noisy_answer(self, rng: np.random.Generator, good: float) -> str:
+        n = self.size
+        cells = [
+            clue or (right if rng.random() < good else int(rng.integers(0, n + 1)))
+            for clue, right in zip(self.clues, self.solution, strict=True)
+        ]
+        return f"#### {[cells[i : i + n] for i in range(0, n * n, n)]}"
+
+    def _describe(self) -> str:
+        n = self.size
+        clues, grid = (
+            "\n".join(" ".join(map(str, g[i : i + n])) for i in range(0, n * n, n)) for g in (self.clues, self.grid)
+        )
+        now = "The grid is as in the puzzle." if grid == clues else f"The grid now:\n{grid}"
+        return f"Puzzle:\n{clues}\n{now}\n{self.note}"
+
+
+@cache
+def _units(size: int) -> list[list[int]]:
+    """The cells of every row, column and box."""
+    height, width = SUDOKU_BOXES[size]
+    units: dict[tuple[str, int, int], list[int]] = {}
+    for cell in range(size**2):
+        r, c = divmod(cell, size)
+        for unit in (("row", r, 0), ("column", c, 0), ("box", r // height, c // width)):
+            units.setdefault(unit, []).append(cell)
+    return list(units.values())
+
+
+@cache
+def _peers(size: int) -> list[set[int]]:
+    """For every cell the others that must not hold the same number."""
+    return [{peer for unit in _units(size) if cell in unit for peer in unit} - {cell} for cell in range(size**2)]
+
+
+def _fits(grid: Sequence[int], size: int, cell: int, value: int) -> bool:
+    return not any(grid[peer] == value for peer in _peers(size)[cell])
+
+
+def _clashes(grid: Sequence[int], size: int) -> set[int]:
+    """The cells whose number is repeated in their row, column or box."""
+    return {cell for cell, value in enumerate(grid) if value and not _fits(grid, size, cell, value)}
+
+
+def _completions(grid: Sequence[int], size: int, rng: np.random.Generator | None = None) -> Iterator[tuple[int, ...]]:
+    """Every way to fill the empty cells of a grid without clashes, in random order with `rng`."""
+    peers = _peers(size)
+
+    def put(grid: list[int], options: list[int], cell: int, value: int) -> tuple[list[int], list[int]]:
+        grid, options = grid.copy(), options.copy()
+        grid[cell] = value
+        for peer in peers[cell]:
+            options[peer] &= ~(1 << value)
+        return grid, options
+
+    def search(grid: list[int], options: list[int]) -> Iterator[tuple[int, ...]]:
+        empty = [cell for cell, value in enumerate(grid) if not value]
+        if not empty:
+            yield tuple(grid)
+            return
+        cell = min(empty, key=lambda cell: options[cell].bit_count())  # where the fewest numbers fit
+        values = [value for value in range(1, size + 1) if options[cell] >> value & 1]
+        for value in values if rng is None else rng.permutation(values).tolist():
+            yield from search(*put(grid, options, cell, value))
+
+    state = [0] * size**2, [(2 << size) - 2] * size**2  # bit v of options[cell]: v fits
+    for cell, value in enumerate(grid):
+        if value:
+            state = put(*state, cell, value)
+    return search(*state)
+
+
+def _dig(solution: Sequence[int], size: int, blanks: int, rng: np.random.Generator) -> list[int]:
+    """Empty up to `blanks` cells in random order, each only where its number then follows at once from the others."""
+    grid = list(solution)
+    for cell in rng.permutation(size**2).tolist():
+        value, grid[cell] = grid[cell], 0
+        only_number = not any(_fits(grid, size, cell, other) for other in range(1, size + 1) if other != value)
+        only_cell = any(
+            not any(_fits(grid, size, other, value) for other in unit if other != cell and not grid[other])
+            for unit in _units(size)
+            if cell in unit
+        )
+        if not (only_number or only_cell):
+            grid[cell] = value
+        elif grid.count(0) == blanks:
+            break
+    return grid
