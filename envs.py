@@ -10,8 +10,11 @@ gives an independent twin, which is how tree sampling scores K candidates withou
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import numpy as np
 
 Message = dict[str, str]  # {"role": "system" | "user", "content": ...}
 
@@ -36,7 +39,7 @@ class Reward:
 
 
 def mixed_reward(reward: Reward, alpha: float = 1.0) -> float:
-    """r = alpha * r_team + r_local (paper, Eq. 2)."""
+    """r = alpha * r_team + r_local (paper, Eq. 3)."""
     return alpha * reward.team + reward.local
 
 
@@ -64,6 +67,40 @@ class Env(Protocol):
         """An independent twin: stepping one never changes the other."""
         ...
 
+
+# What an environment may have beyond that is read here and nowhere else.
+
+
+def stages(env: Env) -> Sequence[tuple[str, ...]]:
+    """The agents of a turn in groups: the prompts of a group are built together, before any of them acts.
+
+    `env.stages` if it has some; else all agents together when they are simultaneous and one by one when not.
+    """
+    default = [env.agents] if env.simultaneous else [(agent,) for agent in env.agents]
+    return getattr(env, "stages", default)
+
+
+def problems(env: Env) -> Sequence[Any] | None:
+    """`env.problems`: its fixed set of problems, each with a `question`. None: every seed is a level of its own."""
+    return getattr(env, "problems", None)
+
+
+def slow_scoring(env: Env) -> bool:
+    """`env.slow_scoring`: whether `step` waits for other processes, so that threads can score side by side."""
+    return getattr(env, "slow_scoring", False)
+
+
+def can_be_imitated(env: Env) -> bool:
+    """Whether it has `env.noisy_answer`, so that a warm start can imitate it."""
+    return hasattr(env, "noisy_answer")
+
+
+def noisy_answer(env: Any, rng: np.random.Generator, good: float) -> str:
+    """`env.noisy_answer`: an answer in the right format, good with this probability and random otherwise."""
+    return env.noisy_answer(rng, good)
+
+
+# -------------------------------------------------------------------------------------------------------------- tasks
 
 TASKS = {  # task: "module:class", imported when it is asked for
     "plan_path": "tasks.plan_path:PlanPath",

@@ -15,16 +15,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import train
 from distributed.world import start
 from model.policy import load_model
 from options import Config, default_device, parse
+from prepare import first_model, held_out, make_team, scoring_pool, task_of
 from records.checkpoint import latest_checkpoint
 from rollout import Evaluation
 from sampling.team import Team
+from tasks.from_options import Task
 
 
-def load_team(source: str, eval_data: str, options: Sequence[str]) -> tuple[Config, Team]:
+def load_team(source: str, eval_data: str, options: Sequence[str]) -> tuple[Config, Task, Team]:
     """The team of a run folder (its own options; `options` must be empty) or one model that plays every agent."""
     run, checkpoint = Path(source), None
     if (run / "config.json").is_file() and (run / "checkpoints").is_dir():
@@ -37,10 +38,10 @@ def load_team(source: str, eval_data: str, options: Sequence[str]) -> tuple[Conf
         config.eval_data = eval_data or config.eval_data
     else:
         config, _ = parse(["--model", source, "--eval-data", eval_data, *options])
-    agents = train.held_out_env(config).agents
+    task = task_of(config, training=False)
     world = start(config.device)
-    load = (lambda name: load_model(str(checkpoint / name))) if checkpoint else train.first_model(config, world)
-    return config, train.make_team(config, agents, world, load)
+    load = (lambda name: load_model(str(checkpoint / name))) if checkpoint else first_model(config, task, world)
+    return config, task, make_team(config, task.held_out.agents, world, load)
 
 
 def report(result: Evaluation) -> str:
@@ -63,12 +64,12 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise ValueError(
                 f"--samples {arguments.samples} needs --temperature above 0: greedy chains are all the same"
             )
-        config, team = load_team(arguments.source, arguments.eval_data, options)
+        config, task, team = load_team(arguments.source, arguments.eval_data, options)
         config = replace(config, eval_envs=arguments.envs)
-        pool = train.scoring_pool(config, train.held_out_env(config))
-        train.say(team.world, f"{config.task} ({config.workflow}): {train.describe(team)}")
-        result = train.held_out(config, team, pool, arguments.samples, arguments.temperature)
-        train.say(team.world, report(result))
+        pool, summary = scoring_pool(config, task), team.describe()
+        result = held_out(config, team, task, pool, arguments.samples, arguments.temperature)
+        if team.world.main:
+            print(f"{config.task} ({config.workflow}): {summary}\n{report(result)}")
         team.world.close()
     except (ValueError, OSError, ImportError) as error:
         sys.exit(f"evaluate.py: error: {error}")

@@ -354,17 +354,17 @@ def play_teams(plan: Plan, parallel: int) -> None:
 
 def play(sources: dict[str, tuple[str, str]], path: str, options: Sequence[str]) -> None:
     """Held-out success of a team whose agents are played by policies of finished runs: agent -> (run, policy)."""
-    import train
     from distributed.world import World
     from model.policy import load_model
     from options import parse
+    from prepare import held_out, make_team, task_of
     from records.checkpoint import latest_checkpoint, write_text
 
     config, _ = parse([*options, "--max-turns", str(TURNS), "--policies", "per_role"])
     folders = {agent: latest_checkpoint(Path(run)) / policy for agent, (run, policy) in sources.items()}
-    agents = train.held_out_env(config).agents
-    team = train.make_team(config, agents, World(), lambda agent: load_model(str(folders[agent])))
-    result = train.held_out(config, team, None)
+    task = task_of(config)
+    team = make_team(config, task.held_out.agents, World(), lambda agent: load_model(str(folders[agent])))
+    result = held_out(config, team, task, None)
     write_text(Path(path), json.dumps([result.success, result.n]))
 
 

@@ -42,7 +42,8 @@ class Sample:
     response_ids: list[int]
     logprobs: list[float]
     reward: float
-    advantage: float = 0.0
+    advantage: float = 0.0  # set by `assign_advantages`
+    weight: float = 0.0  # of each of its tokens in the loss, set by `update.update`
     valid: bool = True
     trajectory: int | None = None
     team: float = 0.0
@@ -68,23 +69,6 @@ def trajectory_key(sample: Sample) -> Hashable:
     return sample.key.env
 
 
-def prompt_key(sample: Sample) -> Hashable:
-    """Agent- and turn-wise groups of chains that run side by side: they may only compare answers to one prompt, and
-    after the first action hardly two chains share one, so most groups have a single member (ablation).
-    """
-    return sample.key, tuple(sample.prompt_ids)
-
-
-def agent_key(sample: Sample) -> Hashable:
-    """All turns of an agent in one group, although their prompts differ (ablation)."""
-    return sample.key.env, sample.key.agent
-
-
-def turn_key(sample: Sample) -> Hashable:
-    """All agents of a turn in one group, although their prompts differ (ablation)."""
-    return sample.key.env, sample.key.turn
-
-
 def group_samples(
     samples: Iterable[Sample], key: Callable[[Sample], Hashable] = agent_turn_key
 ) -> dict[Hashable, list[Sample]]:
@@ -106,7 +90,7 @@ def group_samples(
 
 
 def assign_advantages(groups: dict[Hashable, list[Sample]], normalize: str = "std") -> dict[str, int]:
-    """Set `.advantage` of every sample in place: A = (r - mean) / (std + EPS) over the group (paper, Eq. 3).
+    """Set `.advantage` of every sample in place: A = (r - mean) / (std + EPS) over the group (paper, Eq. 1).
 
     std is the sample standard deviation (n - 1). `normalize="mean_only"` leaves the division out. Rewards are compared
     once per trajectory (in a tree: once per sample), so a long trajectory weighs no more than a short one. Advantage is

@@ -1,115 +1,228 @@
-"""The options of a run: what they are, their defaults, and which do not fit together. Each error names its option."""
+"""The options of a run: what they are, their defaults, and which do not fit together. Each error names its option.
+
+A dataclass is a group of `--help`; the text below a field is its line there.
+"""
 
 from __future__ import annotations
 
+import ast
+import difflib
+import inspect
 import json
+import math
 import time
-from argparse import Action, ArgumentDefaultsHelpFormatter
+from argparse import ArgumentParser, HelpFormatter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, cast
+from textwrap import dedent
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
-from transformers import HfArgumentParser
 
 from envs import TASKS
-from update import UpdateConfig, opt
+from sampling.ablations import METHODS
+from update import UpdateConfig
 
 # what an option is when it is not given: for the tiny model, for any other
-BY_MODEL: dict[str, tuple] = {"lr": (4e-4, 1e-6), "warm_start": (60, 0), "max_response_tokens": (16, 512)}
+BY_MODEL: dict[str, tuple] = {
+    "lr": (4e-4, 1e-6),
+    "warm_start": (60, 0),
+    "max_response_tokens": (16, 512),
+}
 
 
-def by_model(name: str, text: str, metavar: str = "N") -> Any:
-    """An option of which `parse` fills in the default, by the model."""
-    for_tiny, for_others = BY_MODEL[name]
-    return opt(None, f"{text} (default: {for_tiny:g} for tiny, else {for_others:g})", metavar)
-
-
-class Help(ArgumentDefaultsHelpFormatter):
-    """Adds its default to the line of an option that does not explain it itself."""
-
-    def _get_help_string(self, action: Action) -> str | None:
-        return action.help if "default" in str(action.help) else super()._get_help_string(action)
+def by_model() -> Any:
+    """An option whose default `parse` looks up in BY_MODEL."""
+    return field(default=None)
 
 
 @dataclass
-class Config:
+class TaskOptions:
+    task: str = "plan_path"
+    """plan_path, sokoban, sudoku, math or code"""
+    workflow: str = "mas"
+    """mas (several agents), single, or ensemble (math)"""
+    env_options: list[str] = field(default_factory=list, metadata={"metavar": "KEY=VALUE"})
+    """options of the task, for instance rows=6 tool=python"""
+    data: str = field(default="", metadata={"metavar": "FILE"})
+    """training problems of math and code: a file or a hub id"""
+    eval_data: str = field(default="", metadata={"metavar": "FILE"})
+    """held-out problems of math and code"""
+    max_turns: int = 6
+    """T, turns of an environment"""
+    sandbox: Literal["auto", "require", "rlimit"] = "auto"
+    """for programs: require refuses to run without bubblewrap"""
+
+
+@dataclass
+class TeamOptions:
+    model: str = field(default="tiny", metadata={"metavar": "NAME"})
+    """tiny (from scratch), a hub id or a folder"""
+    policies: list[str] = field(default_factory=lambda: ["shared"], metadata={"metavar": "MAP"})
+    """shared, per_role, or agent=policy ... for every agent"""
+    frozen: list[str] = field(default_factory=list, metadata={"metavar": "NAME"})
+    """policies that play but are not trained"""
+    placement: list[str] = field(default_factory=list, metadata={"metavar": "MAP"})
+    """torchrun: ranks of each policy, policy=first-last ... (default: even)"""
+    warm_start: int = by_model()
+    """steps of imitating noisy moves, boards only"""
+
+
+@dataclass
+class SamplingOptions:
+    sampling: Literal["tree", "chains", "parallel"] = "tree"
+    """tree is AT-GRPO, chains is GRPO; parallel is an ablation"""
+    grouping: Literal["agent_turn", "trajectory", "agent", "turn", "prompt"] = "agent_turn"
+    """agent_turn for a tree, trajectory for chains; the others are ablations"""
+    reward: Literal["mixed", "outcome"] = "mixed"
+    """alpha * team + local; outcome (ablation): 1 if solved, else 0"""
+    num_candidates: int = 8
+    """K, candidates of a prompt (chains: trajectories of an environment)"""
+    envs_per_step: int = 64
+    """environment instances a step"""
+    alpha: float = 1.0
+    """weight of the team reward beside the local one"""
+    normalize: Literal["std", "mean_only"] = "std"
+    """advantage: (r - mean) / std, or r - mean"""
+    max_response_tokens: int = by_model()
+    """limit of a response"""
+
+
+@dataclass
+class OptimizerOptions:
+    lr: float = by_model()
+    """peak learning rate"""
+    lr_final: float = 0.1
+    """share of the peak left at the last step (linear decay)"""
+    lr_warmup: int = 10
+    """steps of linear warm-up"""
+
+
+@dataclass
+class EngineOptions:
+    engine: Literal["transformers", "vllm"] = "transformers"
+    """what samples; vllm is the fast one on GPUs"""
+    engine_memory: float = 0.3
+    """vllm: share of the GPU's memory for its weights and cache"""
+    engine_sleep: bool = False
+    """vllm: give that memory back during updates"""
+    gradient_checkpointing: bool = False
+    """compute activations twice instead of keeping them: less memory"""
+    fused: bool = False
+    """compile layers for the update on a GPU: faster, a slow first step"""
+    device: str = field(default="", metadata={"metavar": "NAME"})
+    """cpu or cuda (default: cuda if there is one)"""
+
+
+@dataclass
+class RunOptions:
+    steps: int = 200
+    """training steps"""
+    seed: int = 0
+    """seed of weights, levels and sampling"""
+    output_dir: str = field(default="", metadata={"metavar": "DIR"})
+    """run folder (default: runs/TASK-DATE-TIME)"""
+    resume: bool = False
+    """go on with the run in --output-dir"""
+    eval_envs: int = 200
+    """held-out environments, played greedily before and after training"""
+    report_every: int = 25
+    """steps between held-out evaluations and printed examples, 0 for none"""
+    save_every: int = 50
+    """steps between checkpoints"""
+    keep: int = 2
+    """checkpoints that stay"""
+    trees: int = 2
+    """environments a step that are recorded for report.py"""
+
+
+@dataclass
+class Config(RunOptions, EngineOptions, OptimizerOptions, SamplingOptions, TeamOptions, TaskOptions):
     """The options of a run, beside those of the update (`update.UpdateConfig`)."""
 
-    task: str = opt("plan_path", "plan_path, sokoban, sudoku, math or code")
-    workflow: str = opt("mas", "mas (several agents), single, or ensemble (math)")
-    env_options: list[str] = opt([], "options of the task, for instance rows=6 tool=python", "KEY=VALUE")
-    data: str = opt("", "training problems of math and code: a file or a hub id", "FILE")
-    eval_data: str = opt("", "held-out problems of math and code", "FILE")
-    model: str = opt("tiny", "tiny (from scratch), a hub id or a folder", "NAME")
-    policies: list[str] = opt(["shared"], "shared, per_role, or agent=policy ... for every agent", "MAP")
-    placement: list[str] = opt([], "torchrun: ranks of each policy, policy=first-last ... (default: even)", "MAP")
-    engine: Literal["transformers", "vllm"] = opt("transformers", "what samples; vllm is the fast one on GPUs")
-    engine_memory: float = opt(0.3, "vllm: share of the GPU's memory for its weights and cache", "X")
-    engine_sleep: bool = opt(False, "vllm: give that memory back during updates", "")
-    gradient_checkpointing: bool = opt(False, "compute activations twice instead of keeping them: less memory", "")
-    fused: bool = opt(False, "compile layers for the update on a GPU (faster, but the first step is slow)", "")
-    frozen: list[str] = opt([], "policies that play but are not trained", "NAME")
-    sampling: Literal["tree", "chains", "parallel"] = opt(
-        "tree", "tree is AT-GRPO, chains is GRPO; parallel: chains whose actions are compared one by one (ablation)"
+
+NOT_OPTIONS = ("mismatch_clamp", "grad_clip")  # constants of the update; `max_response_tokens` is an option of sampling
+GROUPS: dict[str, list[type]] = {
+    "task": [TaskOptions],
+    "team": [TeamOptions],
+    "sampling": [SamplingOptions],
+    "objective": [UpdateConfig, OptimizerOptions],
+    "engine and memory": [EngineOptions],
+    "run": [RunOptions],
+}
+
+
+def make_parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        description="AT-GRPO: on-policy reinforcement learning for a team of language-model agents (arXiv 2510.11062).",
+        allow_abbrev=False,
+        formatter_class=lambda prog: HelpFormatter(prog, max_help_position=30, width=80),
     )
-    grouping: Literal["agent_turn", "trajectory", "agent", "turn", "prompt"] = opt(
-        "agent_turn", "agent_turn for a tree, trajectory for chains, prompt for parallel; agent, turn: ablations"
-    )
-    reward: Literal["mixed", "outcome"] = opt(
-        "mixed", "mixed: alpha * team + local; outcome: 1 if solved, else 0 (ablation)"
-    )
-    num_candidates: int = opt(8, "K, candidates of a prompt (chains: trajectories of an environment)")
-    max_turns: int = opt(6, "T, turns of an environment")
-    alpha: float = opt(1.0, "weight of the team reward beside the local one", "X")
-    normalize: Literal["std", "mean_only"] = opt("std", "advantage: (r - mean) / std, or r - mean")
-    envs_per_step: int = opt(64, "environment instances a step")
-    steps: int = opt(200, "training steps")
-    lr: float = by_model("lr", "peak learning rate", "X")
-    lr_final: float = opt(0.1, "share of the peak left at the last step (linear decay)", "X")
-    lr_warmup: int = opt(10, "steps of linear warm-up")
-    warm_start: int = by_model("warm_start", "steps of imitating noisy moves, boards only")
-    max_response_tokens: int = by_model("max_response_tokens", "limit of a response")
-    eval_envs: int = opt(200, "held-out environments, played greedily before and after training")
-    report_every: int = opt(25, "steps between held-out evaluations and printed examples, 0 for none")
-    save_every: int = opt(50, "steps between checkpoints")
-    keep: int = opt(2, "checkpoints that stay")
-    trees: int = opt(2, "environments a step that are recorded for report.py")
-    output_dir: str = opt("", "run folder (default: runs/TASK-DATE-TIME)", "DIR")
-    resume: bool = opt(False, "go on with the run in --output-dir", "")
-    device: str = opt("", "cpu or cuda (default: cuda if there is one)", "NAME")
-    sandbox: Literal["auto", "require", "rlimit"] = opt(
-        "auto", "for programs: require refuses to run without bubblewrap"
-    )
-    seed: int = opt(0, "seed of weights, levels and sampling")
+    for title, classes in GROUPS.items():
+        group, known = parser.add_argument_group(title), {action.dest for action in parser._actions}
+        for cls in classes:
+            for name, settings in arguments_of(cls).items():
+                if name not in (*NOT_OPTIONS, *known):
+                    group.add_argument("--" + name.replace("_", "-"), **settings)
+    return parser
+
+
+def arguments_of(cls: type) -> dict[str, dict[str, Any]]:
+    """What `add_argument` is told about each field of a dataclass: type, default, and the text below it as help."""
+    kinds, (body,) = get_type_hints(cls), ast.parse(dedent(inspect.getsource(cls))).body
+    assert isinstance(body, ast.ClassDef)
+    texts = {
+        ast.unparse(above.target): ast.literal_eval(below.value)
+        for above, below in pairwise(body.body)
+        if isinstance(above, ast.AnnAssign) and isinstance(below, ast.Expr)
+    }
+    found: dict[str, dict[str, Any]] = {}
+    for option in fields(cls):
+        kind, text = kinds[option.name], texts[option.name]
+        default = option.default_factory() if callable(option.default_factory) else option.default
+        settings: dict[str, Any] = {"default": default}
+        if kind is bool:
+            settings["action"] = "store_true"
+        elif get_origin(kind) is Literal:
+            settings["choices"] = get_args(kind)
+        else:
+            settings["type"] = get_args(kind)[0] if get_origin(kind) is list else kind
+            settings |= {"nargs": "+"} if get_origin(kind) is list else {}
+            letter = "X" if settings["type"] is float else "N"
+            settings["metavar"] = option.metadata.get("metavar", letter if settings["type"] is not str else "NAME")
+        if option.name in BY_MODEL:
+            for_tiny, for_others = BY_MODEL[option.name]
+            text += f" (default: {for_tiny:g} for tiny, else {for_others:g})"
+        elif not (default is False or default in ("", [])) and "default" not in text:
+            text += f" (default: {' '.join(default) if isinstance(default, list) else default})"
+        found[option.name] = settings | {"help": text}
+    return found
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[Config, UpdateConfig]:
-    """Options from the command line. Raises ValueError on values that do not fit together."""
-    parser = HfArgumentParser(
-        cast(Any, [Config, UpdateConfig]),
-        description="AT-GRPO: on-policy reinforcement learning for a team of language-model agents (arXiv 2510.11062).",
-        allow_abbrev=False,
-        formatter_class=lambda prog: Help(prog, max_help_position=46, width=132),
-    )
-    config, objective = parser.parse_args_into_dataclasses(argv)
+    """Options from the command line. Raises ValueError on options that do not exist or do not fit together."""
+    parser = make_parser()
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        raise ValueError(f"{unknown[0]}: no such option{nearest(unknown[0], list(parser._option_string_actions))}")
+    values = vars(arguments)
     for name, (for_tiny, for_others) in BY_MODEL.items():
-        if getattr(config, name) is None:
-            setattr(config, name, for_tiny if config.model == "tiny" else for_others)
-    objective.max_response_tokens = config.max_response_tokens
+        if values[name] is None:
+            values[name] = for_tiny if arguments.model == "tiny" else for_others
+    check_ranges(values)
+    config = Config(**{option.name: values[option.name] for option in fields(Config)})
+    objective = UpdateConfig(**{name: value for name, value in values.items() if name in asdict(UpdateConfig())})
     if config.task not in TASKS:
-        raise ValueError(f"--task {config.task}: choose one of {', '.join(TASKS)}")
-    groupings = {"tree": ("agent_turn", "agent", "turn"), "chains": ("trajectory",), "parallel": ("prompt",)}
-    if config.grouping not in groupings[config.sampling]:
+        raise ValueError(f"--task {config.task}: choose one of {', '.join(TASKS)}{nearest(config.task, list(TASKS))}")
+    if (config.sampling, config.grouping, config.reward) not in METHODS:
         raise ValueError(
-            f"--sampling {config.sampling} --grouping {config.grouping}: a tree has agent- and turn-wise groups and no "
-            "trajectories to compare; chains see different prompts after the first action. Use tree with agent_turn or "
-            "chains with trajectory (ablations: tree with agent or turn, parallel with prompt)"
+            f"--sampling {config.sampling} --grouping {config.grouping} --reward {config.reward}: a tree has agent- "
+            "and turn-wise groups and no trajectories to compare; chains see different prompts after the first action "
+            "and have a return. Use tree with agent_turn or chains with trajectory (ablations: tree with agent or "
+            "turn, tree with --reward outcome, parallel with prompt)"
         )
-    if config.reward == "outcome" and config.sampling != "tree":
-        raise ValueError(f"--reward outcome --sampling {config.sampling}: the reward of an action is that of a tree")
-    check_ranges({**asdict(config), **asdict(objective)})
     if config.resume and not config.output_dir:
         raise ValueError("--resume needs --output-dir, the folder of the run to go on with")
     if not config.output_dir:
@@ -120,18 +233,26 @@ def parse(argv: Sequence[str] | None = None) -> tuple[Config, UpdateConfig]:
     return config, objective
 
 
+def nearest(word: str, known: Sequence[str]) -> str:
+    """The hint at the end of an error about a word that does not exist."""
+    found = difflib.get_close_matches(word, known, 1)
+    return f" (did you mean {found[0]}?)" if found else ""
+
+
 def check_ranges(options: dict[str, Any]) -> None:
-    positive = ("max_turns", "envs_per_step", "steps", "eval_envs", "max_response_tokens", "keep")
-    for name in (*positive, "minibatches", "epochs", "micro_batch_tokens"):
-        if options[name] < 1:
-            raise ValueError(f"--{name.replace('_', '-')} {options[name]}: at least 1")
-    if options["num_candidates"] < 2:
-        raise ValueError(f"--num-candidates {options['num_candidates']}: at least 2, to have something to compare")
-    if options["warm_start"] < 0:
-        raise ValueError(f"--warm-start {options['warm_start']}: at least 0")
-    for name in ("lr", "temperature", "clip"):
-        if not options[name] > 0:
-            raise ValueError(f"--{name} {options[name]}: more than 0")
+    """ValueError naming the first option whose number is out of range."""
+    one = ("max_turns", "envs_per_step", "steps", "eval_envs", "max_response_tokens", "keep")
+    least: dict[str, float] = dict.fromkeys((*one, "minibatches", "epochs", "micro_batch_tokens"), 1)
+    least |= dict.fromkeys(("warm_start", "lr_warmup", "report_every", "save_every", "trees", "alpha", "lr_final"), 0)
+    least["num_candidates"] = 2  # to have something to compare
+    for name, value in options.items():
+        option = f"--{name.replace('_', '-')} {value}"
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{option}: a finite number is needed")
+        if name in least and value < least[name]:
+            raise ValueError(f"{option}: at least {least[name]:g}")
+        if name in ("lr", "temperature", "clip") and value <= 0:
+            raise ValueError(f"{option}: more than 0")
     if not 0 < options["engine_memory"] < 1:
         raise ValueError(f"--engine-memory {options['engine_memory']}: a share of the GPU, between 0 and 1")
     if not 0 <= options["seed"] < 2**16:

@@ -19,7 +19,9 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from grouping import GroupKey, Sample
-from model.packing import micro_batches, pack_samples, packed, shared_prompts, token_logprobs
+from model.attention import packed
+from model.logprobs import token_logprobs
+from model.packing import by_prompt, micro_batches, pack_samples
 from update import UpdateConfig, loss_weights, policy_loss
 
 
@@ -45,7 +47,7 @@ def loss_of(logprobs: torch.Tensor, engine: torch.Tensor, advantage: torch.Tenso
 def packed_backward(model: torch.nn.Module, samples: list[Sample], budget: int) -> None:
     weight = loss_weights(samples, "token")[0]
     with packed(model):
-        for members in micro_batches(shared_prompts(samples), budget):
+        for members in micro_batches(by_prompt(samples), budget):
             pack = pack_samples(members)
             logprobs, _ = token_logprobs(model, pack)
             loss_of(logprobs, pack.engine, pack.advantage, weight).backward()

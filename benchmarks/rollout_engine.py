@@ -35,9 +35,10 @@ from benchmarks.shapes import SHAPES, random_model
 from envs import make_env
 from model import tiny
 from model.policy import Policy, make_policy
-from rollout import Generate, Request, Stream, rollout_tree
-from sampling.engines import VllmEngine
+from rollout import rollout_tree
+from sampling.requests import Generate, Request, Stream
 from sampling.team import Team
+from sampling.vllm_engine import VllmEngine
 
 
 def build_policy(args: argparse.Namespace) -> Policy:

@@ -132,7 +132,7 @@ def run_ours(variant: str, args: argparse.Namespace, samples: list[Sample]) -> d
 def fill_engine_logprobs(policy: Policy, samples: list[Sample], budget: int) -> None:
     """The engine that would have sampled these responses agrees with the trainer: no mismatch weight, as in TRL."""
     with packing.packed(policy.model):
-        for members in packing.micro_batches(packing.shared_prompts(samples), budget):
+        for members in packing.micro_batches(packing.by_prompt(samples), budget):
             pack = packing.pack_samples(members, policy.device)
             logprobs = policy.logprobs(pack, 1.0)[0].cpu()
             for sample, part in zip(
@@ -271,7 +271,7 @@ def flops(size: str, samples: list[Sample], shared: bool) -> float:
     c = SIZES[size][0]
     heads, kv_heads = (c[n] * c["head_dim"] for n in ("num_attention_heads", "num_key_value_heads"))
     weights = c["hidden_size"] * (2 * heads + 2 * kv_heads + 3 * c["intermediate_size"])
-    groups = packing.shared_prompts(samples) if shared else [[sample] for sample in samples]
+    groups = packing.by_prompt(samples) if shared else [[sample] for sample in samples]
     tokens = pairs = head = 0
     for members in groups:
         p = len(members[0].prompt_ids)
@@ -369,7 +369,7 @@ def main() -> None:
         print(json.dumps(run(args.row[1], args, samples)))
         return
     raw = sum(len(s.prompt_ids) + len(s.response_ids) for s in samples)
-    groups = packing.shared_prompts(samples)
+    groups = packing.by_prompt(samples)
     unique = sum(len(m[0].prompt_ids) + sum(len(s.response_ids) - 1 for s in m) for m in groups)
     work, most = flops(args.size, samples, shared=True), ceiling(args.device)
     ratio = flops(args.size, samples, shared=False) / work

@@ -13,11 +13,13 @@ many cohorts as there are policies, one round apart (a wavefront):
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from distributed.world import World
-from rollout import Completion, Episode, Generate, Request, Rollout, Rounds
+from rollout import Episode, Rollout
+from sampling.requests import Completion, Generate, Request, Rounds
 
 Answer = Callable[[str, list[Request], int], list[list[Completion]]]  # (policy, requests, n) on a rank that hosts it
 
@@ -46,7 +48,7 @@ class Exchange:
                 mine = wanted[ranks.index(self.world.rank) :: len(ranks)]
                 replies = self.answer(name, [request for *_, request in mine], n)  # perhaps none of them
                 answers |= {(rank, i): reply for (rank, i, _), reply in zip(mine, replies, strict=True)}
-        everything = {place: reply for part in self.world.gather(answers) for place, reply in part.items()}
+        everything = {asker: reply for part in self.world.gather(answers) for asker, reply in part.items()}
         return [everything[self.world.rank, i] for i in range(len(requests))]
 
     def stream(self, n: int) -> ExchangeRounds:
@@ -61,19 +63,19 @@ class ExchangeRounds(Rounds):
         self.world, self.cohorts = world, cohorts
 
     def collect(self) -> list[tuple[Request, list[Completion]]]:
-        requests, self.waiting = self.waiting, []
+        requests, self.pending = self.pending, []
         return list(zip(requests, self.generate(requests, self.n), strict=True))
 
     def busy(self, more: bool) -> bool:
-        return self.world.any(more or bool(self.waiting))
+        return self.world.any(more or bool(self.pending))
 
 
-def share(world: World, result: Rollout) -> Rollout:
+def gather_episodes(world: World, result: Rollout) -> Rollout:
     """The episodes of all ranks in order of their environments. Texts of other ranks' actions stay where they are."""
     if world.size == 1:
         return result
     light = [
-        replace(episode, steps=[replace(step, messages=[], text="") for step in episode.steps])
+        replace(episode, actions=[replace(action, messages=[], text="") for action in episode.actions])
         for episode in result.episodes
     ]
     episodes: list[Episode] = []
@@ -83,6 +85,8 @@ def share(world: World, result: Rollout) -> Rollout:
 
 
 def add_up(world: World, counts: Mapping[str, int]) -> dict[str, int]:
-    """Counts of all ranks."""
-    everybody = world.gather(dict(counts))
-    return {name: sum(part[name] for part in everybody) for name in counts}
+    """Counts of all ranks; one that a rank does not have is 0 there."""
+    total: Counter[str] = Counter()
+    for part in world.gather(dict(counts)):
+        total.update(part)
+    return dict(total)

@@ -16,8 +16,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from grouping import Sample
-
 # Parameters gathered at once, about: 134 MB of bfloat16. Many small gathers take longer than a large one, but a large
 # one takes memory: from Qwen3-1.7B on each layer is a unit by itself. All layers of a model are alike.
 UNIT = 2**26
@@ -60,20 +58,3 @@ def sum_over(mesh: DeviceMesh | None, values: dict[str, float]) -> dict[str, flo
     numbers = torch.tensor(list(values.values()), dtype=torch.float64)
     dist.all_reduce(numbers, group=mesh.get_group())
     return dict(zip(values, numbers.tolist(), strict=True))
-
-
-def balance(shared: Sequence[list[Sample]], ranks: int) -> list[list[list[Sample]]]:
-    """Groups (same prompt) for each rank: the costliest first, onto the rank with the least; the same on every rank."""
-    bins: list[list[list[Sample]]] = [[] for _ in range(ranks)]
-    load = [0.0] * ranks
-    for members in sorted(shared, key=cost, reverse=True):
-        rank = load.index(min(load))
-        bins[rank].append(members)
-        load[rank] += cost(members)
-    return bins
-
-
-def cost(members: list[Sample], attention: float = 1 / 4096) -> float:
-    """Tokens that go through the model, plus the share of attention, which grows with the keys each of them sees."""
-    prompt, lengths = len(members[0].prompt_ids), [len(sample.response_ids) for sample in members]
-    return prompt + sum(lengths) + attention * (prompt**2 + sum(n * (2 * prompt + n) for n in lengths))

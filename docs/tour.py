@@ -27,12 +27,15 @@ import torch
 
 import train
 from distributed.world import World
-from grouping import EPS, GroupKey, Sample, agent_turn_key, assign_advantages, group_samples, prompt_key, trajectory_key
-from model.packing import Pack, micro_batches, pack_samples, packed, shared_prompts
+from grouping import EPS, GroupKey, Sample, agent_turn_key, assign_advantages, group_samples, trajectory_key
+from model.attention import packed
+from model.packing import Pack, by_prompt, micro_batches, pack_samples
 from model.policy import Policy, load_model, make_policy
 from options import Config, parse
 from records.trees import tree_rows
-from rollout import Rollout, request_seed, rollout_chains, rollout_tree
+from rollout import Rollout, rollout_chains, rollout_tree
+from sampling.ablations import prompt_key
+from sampling.requests import request_seed
 from sampling.team import Team
 from tasks.plan_path import PlanPath
 from update import UpdateConfig, loss_weights, update
@@ -123,7 +126,7 @@ def sampling_blocks(tour: Tour) -> dict[str, str]:
         "groups/per_turn",
         "shared/loss",
     )
-    first, second = (tour.result.episodes[ENV].steps[i] for i in (0, 1))
+    first, second = (tour.result.episodes[ENV].actions[i] for i in (0, 1))
     rewards = [sample.reward for sample in group]
     seed = request_seed((tour.config.seed, 0), ENV, 0, 0, tour.config.num_candidates)
     return {
@@ -159,7 +162,7 @@ def question_blocks(tour: Tour) -> dict[str, str]:
     twins = []
     for sample in (s for s in tied if s.reward == max(t.reward for t in tied)):
         env = train.training_env(tour.config).reset(seed=ENV)
-        for step in tour.result.episodes[ENV].steps[:2]:
+        for step in tour.result.episodes[ENV].actions[:2]:
             env.step(step.agent, step.text)
         env.step("tool_user", tour.text(sample))
         seen = env.observe("planner")[1]["content"].splitlines()[1]
@@ -182,7 +185,7 @@ def question_blocks(tour: Tour) -> dict[str, str]:
 def update_blocks(tour: Tour) -> dict[str, str]:
     """Packing, loss, one optimizer step, the hand-over to the engine. Changes the weights."""
     samples, group = tour.result.samples, tour.stage(0, "tool_user")
-    shared = [kept for members in shared_prompts(samples) if (kept := [s for s in members if s.advantage])]
+    shared = [kept for members in by_prompt(samples) if (kept := [s for s in members if s.advantage])]
     packs = [pack_samples(part) for part in micro_batches(shared, tour.objective.micro_batch_tokens)]
     loss = _loss(tour, group)
 

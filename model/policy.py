@@ -17,8 +17,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from distributed.shard import full_weights, shard
 from envs import Message
 from grouping import GroupKey, Sample
+from model.attention import packed
 from model.fused import fuse_layers
-from model.packing import Pack, pack_samples, packed, token_logprobs
+from model.logprobs import token_logprobs
+from model.packing import Pack, pack_samples
 
 
 class LogProbs(nn.Module):
@@ -54,9 +56,14 @@ class Policy:
         return next(self.model.parameters()).device
 
     @property
-    def place(self) -> tuple[int, int]:
-        """(rank, size) among the ranks that train this policy."""
-        return (0, 1) if self.mesh is None else (self.mesh.get_local_rank(), self.mesh.size())
+    def rank(self) -> int:
+        """This process among the ranks that train this policy."""
+        return 0 if self.mesh is None else self.mesh.get_local_rank()
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks train this policy."""
+        return 1 if self.mesh is None else self.mesh.size()
 
     def logprobs(self, pack: Pack, temperature: float) -> tuple[Tensor, Tensor]:
         """Log-prob and entropy of every response token of a pack: (N,), (N,). Inside `packed(model)`."""
@@ -90,7 +97,7 @@ class Policy:
 
         All ranks of the policy have to call it; the first one writes.
         """
-        first = self.place[0] == 0
+        first = self.rank == 0
         whole = {}
         for name, weight in self.weights():
             if first:

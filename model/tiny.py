@@ -22,10 +22,12 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from envs import Env, noisy_answer
 from grouping import GroupKey, Sample
-from model.packing import micro_batches, pack_samples, packed, token_logprobs
+from model.attention import packed
+from model.logprobs import token_logprobs
+from model.packing import micro_batches, pack_samples
 from model.policy import Policy
-from tasks.boards import Board
 
 GOOD = 0.1  # share of good moves in the noise that is imitated
 PACK = 16384  # tokens in one forward pass of the warm start
@@ -107,14 +109,14 @@ def build_model(tokenizer: PreTrainedTokenizerFast, seed: int, device: str = "cp
     return model
 
 
-def noisy_examples(env: Board, rng: np.random.Generator, turns: int) -> list[tuple[str, list, str]]:
+def noisy_examples(env: Env, rng: np.random.Generator, turns: int) -> list[tuple[str, list, str]]:
     """Play one environment with noise: (agent, messages, answer text) for every agent and turn."""
     examples: list[tuple[str, list, str]] = []
     for _ in range(turns):
         for agent in env.agents:
             if env.done:
                 return examples
-            text = env.noisy_answer(rng, GOOD)
+            text = noisy_answer(env, rng, GOOD)
             examples.append((agent, env.observe(agent), text))
             env.step(agent, text)
     return examples
@@ -127,9 +129,12 @@ def build(seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 
 
 def warm_start(
-    policy: Policy, make: Callable[[], Board], *, steps: int, turns: int, seed: int, lr: float = 3e-3
+    policy: Policy, level: Callable[[int], Env], *, steps: int, turns: int, seed: int, lr: float = 3e-3
 ) -> float:
-    """Imitate noisy moves (a share of GOOD is good) on fresh levels; returns the last cross-entropy, nats a token."""
+    """Imitate noisy answers (a share of GOOD is good) on fresh levels, `level(seed)`.
+
+    Returns the last cross-entropy, nats a token.
+    """
     rng, loss = np.random.default_rng([seed, 3]), torch.zeros(())
     end = policy.tokenizer.eos_token_id
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=lr, weight_decay=0.0)
@@ -137,7 +142,7 @@ def warm_start(
         for _ in range(steps):
             samples = []
             for _ in range(32):
-                env = make().reset(int(rng.integers(2**31)) + WARM_SEEDS)
+                env = level(int(rng.integers(2**31)) + WARM_SEEDS)
                 for agent, messages, text in noisy_examples(env, rng, turns):
                     ids = [*policy.tokenizer(text, add_special_tokens=False).input_ids, end]
                     samples.append(Sample(GroupKey(0, 0, agent), policy.encode(messages), ids, [0.0] * len(ids), 0.0))

@@ -6,7 +6,7 @@ import resource
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from statistics import fmean
 from typing import Any
@@ -20,19 +20,22 @@ DEAD_GROUPS = 0.7  # above this share of groups without spread a batch teaches l
 LOGPROB_GAP = 0.1  # nats: the engine does not sample from the weights that are trained
 
 
-def rollout_metrics(result: Rollout, groups: dict[Hashable, list[Sample]], counts: dict[str, int]) -> dict[str, Any]:
-    """`solved`, `turns`, counts of groups, and for each agent the means over its candidates (README lists them)."""
+def rollout_metrics(result: Rollout, counts: Mapping[str, int]) -> dict[str, Any]:
+    """`solved`, `turns`, counts of groups, and for each agent the means over its candidates (docs/runs.md).
+
+    `counts` are those of `assign_advantages` and `groups_per_turn`, of all ranks.
+    """
     episodes, samples = result.episodes, result.samples
     row: dict[str, Any] = {
         "solved": fmean(episode.solved for episode in episodes),
         "turns": fmean(episode.turns for episode in episodes),
         "samples": len(samples),
-        **{f"groups/{name}": value for name, value in counts.items() if name != "groups"},
+        **{f"groups/{name}": counts[name] for name in ("trained", "constant", "singleton", "invalid")},
         "groups/dead_share": 1 - counts["trained"] / max(counts["groups"], 1),
     }
     ended = Counter(episode.ended for episode in episodes)
     row |= {f"ended/{reason}": ended[reason] for reason in ("done", "turns", "prompt", "infra")}
-    row["groups/per_turn"] = list(_groups_per_turn(groups).values())
+    row["groups/per_turn"] = [counts[name] for name in sorted(counts, key=_turn) if name.startswith("turn ")]
     for agent in dict.fromkeys(sample.key.agent for sample in samples):
         valid = [sample for sample in samples if sample.key.agent == agent and sample.valid]
         if not valid:
@@ -49,9 +52,13 @@ def rollout_metrics(result: Rollout, groups: dict[Hashable, list[Sample]], count
     return row
 
 
-def _groups_per_turn(groups: dict[Hashable, list[Sample]]) -> dict[int, int]:
+def groups_per_turn(groups: Mapping[Hashable, Sequence[Sample]]) -> dict[str, int]:
     """How many groups there are at each turn: late turns have fewer, their environments are done."""
-    return dict(sorted(Counter(turn for group in groups.values() for turn in {s.key.turn for s in group}).items()))
+    return Counter(f"turn {turn}" for group in groups.values() for turn in {sample.key.turn for sample in group})
+
+
+def _turn(name: str) -> int:
+    return int(name.removeprefix("turn ")) if name.startswith("turn ") else -1
 
 
 def alarms(row: dict[str, Any], policies: list[str]) -> list[str]:
@@ -88,11 +95,11 @@ def transcript(result: Rollout, step: int, limit: int = 4) -> str:
     """The first actions of one environment, as the agents saw and wrote them."""
     episode = result.episodes[0]
     lines = [f"--- example, step {step + 1}, environment {episode.env} ---"]
-    for action in episode.steps[:limit]:
+    for action in episode.actions[:limit]:
         reward = action.reward
         lines += [f"[turn {action.turn + 1}, {action.agent} sees]", action.messages[-1]["content"]]
         lines += [f"[{action.agent} answers; team {reward.team:.2f}, local {reward.local:.2f}]", action.text.strip()]
-    lines.append(f"--- {len(episode.steps)} actions, {'solved' if episode.solved else 'not solved'} ---")
+    lines.append(f"--- {len(episode.actions)} actions, {'solved' if episode.solved else 'not solved'} ---")
     return "\n".join(lines)
 
 

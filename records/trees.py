@@ -43,7 +43,7 @@ def _row(step: int, env: int, episodes: list[Episode], decode: Decode) -> dict[s
 
 def _episode(episode: Episode, decode: Decode, messages: list[Message]) -> dict[str, Any]:
     """One episode; messages that are new go to the end of `messages`."""
-    prompts = {(step.turn, step.agent): step.messages for step in episode.steps}
+    prompts = {(action.turn, action.agent): action.messages for action in episode.actions}
     stages = []
     for key, group in groupby(episode.samples, key=lambda sample: sample.key):
         candidates = list(group)

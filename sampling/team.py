@@ -5,41 +5,42 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 from transformers import PreTrainedTokenizerBase
 
 from distributed.exchange import Exchange
 from distributed.world import World
 from model.policy import Policy, decode, encode
-from rollout import Completion, Generate, Request, Stream
-from sampling.engines import TransformersEngine, VllmEngine
+from sampling.engine import Engine
+from sampling.requests import Completion, Generate, Request, Stream
 
 
 class Team:
     """Who speaks for whom, and with which weights.
 
     `policy_of` maps each agent to the name of its policy; `policies` are those that live on this rank, `engines` what
-    samples from them (one engine may serve several), `tokenizers` those of all policies, `homes` the ranks of each.
+    samples from them (one engine may serve several), `tokenizers` those of all policies, `homes` the ranks of each,
+    `trained` the policies of this rank that are not frozen.
     """
 
     def __init__(
         self,
         policies: Mapping[str, Policy],
         policy_of: Mapping[str, str],
-        engines: Mapping[str, TransformersEngine | VllmEngine],
+        engines: Mapping[str, Engine],
         tokenizers: Mapping[str, PreTrainedTokenizerBase] | None = None,
         world: World | None = None,
         homes: Mapping[str, Sequence[int]] | None = None,
+        frozen: Sequence[str] = (),
     ):
         self.policies, self.policy_of, self.engines = dict(policies), dict(policy_of), dict(engines)
         self.tokenizers = tokenizers or {name: policy.tokenizer for name, policy in policies.items()}
         self.world = world or World()
         self.homes = homes or {name: [0] for name in policies}
+        self.trained = {name: policy for name, policy in self.policies.items() if name not in frozen}
         self.wavefront = True  # benchmarks/step.py measures what it brings
-        self.seconds: defaultdict[str, float] = defaultdict(
-            float
-        )  # spent in "generate" and "load" since somebody cleared it
+        self.seconds: defaultdict[str, float] = defaultdict(float)  # in "generate" and "load", until cleared
         self._version = 0
         self._holds: dict[int, tuple[str, int]] = {}  # id of an engine -> the policy and version in it
         self.sync()
@@ -49,6 +50,25 @@ class Team:
 
     def decode(self, agent: str, ids: list[int]) -> str:
         return decode(self.tokenizers[self.policy_of[agent]], ids)
+
+    def decode_prompt(self, agent: str, ids: list[int]) -> str:
+        """A prompt as the model sees it, special tokens included."""
+        return cast(str, self.tokenizers[self.policy_of[agent]].decode(ids))
+
+    def describe(self) -> str:
+        """Policies, their sizes, the agents they speak for and the ranks they live on. All ranks call it."""
+        sizes = {name: sum(p.numel() for p in policy.model.parameters()) for name, policy in self.policies.items()}
+        sizes = self.world.merge(sizes)
+        parts = []
+        for name, ranks in self.homes.items():
+            agents = [agent for agent, owner in self.policy_of.items() if owner == name]
+            where = f" on ranks {ranks[0]}-{ranks[-1]}" if self.world.size > 1 else ""
+            parts.append(f"policy {name} ({sizes[name] / 1e6:.2f}M parameters) plays {', '.join(agents)}{where}")
+        return "; ".join(parts)
+
+    def set_lr(self, lr: float) -> None:
+        for policy in self.policies.values():
+            policy.set_lr(lr)
 
     def sync(self) -> None:
         """The weights have changed: hand them to the engines (an engine of several policies gets them when asked)."""
@@ -64,7 +84,7 @@ class Team:
             if engine.sleep():
                 self._holds.pop(id(engine), None)
 
-    def ready(self, name: str) -> TransformersEngine | VllmEngine:
+    def ready(self, name: str) -> Engine:
         """The engine of a policy with the policy's weights in it. All ranks of the policy call it together."""
         engine = self.engines[name]
         if self._holds.get(id(engine)) != (name, self._version):
@@ -138,7 +158,7 @@ class TeamStream:
         for name, engine in self.team.engines.items():
             owner, stream = self.open.get(id(engine), ("", None))
             if stream is None or (owner != name and not len(stream) and not self.queues[owner] and self.queues[name]):
-                owner, stream = name, cast(VllmEngine, self.team.ready(name)).stream(self.n, self.temperature)
+                owner, stream = name, cast(Any, self.team.ready(name)).stream(self.n, self.temperature)
                 self.open[id(engine)] = owner, stream
             if owner == name:
                 started = time.perf_counter()

@@ -304,7 +304,7 @@ class CodeEnv:
     a test. Seed s is problem order[s % len(problems)] of one fixed permutation.
     """
 
-    simultaneous = True
+    simultaneous = slow_scoring = True
 
     def __init__(
         self,

@@ -151,6 +151,7 @@ class MathEnv:
             raise ValueError(f"max_turns={max_turns}, timeout={timeout}: both must be positive")
         self.agents = _agents(workflow, reasoners, tool_users)
         self.simultaneous = workflow == "mas"
+        self.slow_scoring = True
         self.problems: tuple[Problem, ...]
         if data is not None:
             self.problems = load_problems(data, split, config)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
@@ -12,6 +12,7 @@ from envs import InfraError, Reward
 from grouping import GroupKey, Sample
 from model import tiny
 from model.policy import Policy, make_optimizer
+from sampling.requests import Completion, Request
 from update import UpdateConfig
 
 
@@ -64,6 +65,27 @@ def make_sample(
         reward,
         **fields,
     )
+
+
+class ScriptedEngine:
+    """Answers for tests: `script(request, k)` is the text of candidate k; ids are its characters' code points."""
+
+    def __init__(self, script: Callable[[Request, int], str]):
+        self.script = script
+        self.requests: list[Request] = []
+
+    def __call__(self, requests: list[Request], n: int) -> list[list[Completion]]:
+        self.requests += requests
+        texts = [[self.script(request, k) for k in range(n)] for request in requests]
+        return [[Completion([*map(ord, text), 0], [-1.0] * (len(text) + 1), "stop") for text in row] for row in texts]
+
+    @staticmethod
+    def encode(agent: str, messages: list[dict[str, str]]) -> list[int]:
+        return [ord(c) for message in messages for c in message["content"]]
+
+    @staticmethod
+    def decode(agent: str, ids: list[int]) -> str:
+        return "".join(map(chr, ids)).rstrip("\0")
 
 
 ARCHITECTURES = {

@@ -16,15 +16,15 @@ from transformers import AutoModelForCausalLM
 
 import train
 from distributed import exchange, shard
-from distributed.shard import balance, cost
 from distributed.world import World, place, start
 from grouping import assign_advantages, group_samples
 from model import tiny
-from model.packing import micro_batches, shared_prompts
+from model.packing import balance, by_prompt, cost, micro_batches
 from model.policy import make_policy
 from options import parse
 from records.checkpoint import latest_checkpoint, load_optimizers, save_checkpoint
-from rollout import Completion, Request, rollout_chains, rollout_tree
+from rollout import rollout_chains, rollout_tree
+from sampling.requests import Completion, Request
 from update import update
 
 
@@ -177,7 +177,7 @@ def test_an_infinite_gradient_raises_on_every_rank_and_leaves_the_weights():
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])
 def test_balance_loses_nothing_and_evens_out_the_cost(ranks):
-    groups = shared_prompts(batch(groups=40, seed=9))
+    groups = by_prompt(batch(groups=40, seed=9))
     bins = balance(groups, ranks)
     assert len(bins) == ranks
     assert sorted(id(m) for share in bins for m in share) == sorted(map(id, groups))
@@ -192,7 +192,7 @@ def test_cost_by_hand():
 
 
 def test_micro_batches_of_a_share_cover_it():
-    share = balance(shared_prompts(batch(groups=20)), 3)[1]
+    share = balance(by_prompt(batch(groups=20)), 3)[1]
     assert sorted(id(m) for part in micro_batches(share, 50) for m in part) == sorted(map(id, share))
 
 

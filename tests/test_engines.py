@@ -13,15 +13,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import ARCHITECTURES, make_sample, objective, reference_logprobs, small_policy
+from helpers import ARCHITECTURES, ScriptedEngine, make_sample, objective, reference_logprobs, small_policy
 from torch import tensor
 
 from grouping import assign_advantages, group_samples
 from model import tiny
-from model.packing import pack_samples, packed, token_logprobs
+from model.attention import packed
+from model.logprobs import token_logprobs
+from model.packing import pack_samples
 from model.policy import Policy, make_optimizer
-from rollout import Request
-from sampling.engines import ScriptedEngine, TransformersEngine, VllmEngine, choose, import_vllm
+from sampling.requests import Request
+from sampling.transformers_engine import TransformersEngine, choose
+from sampling.vllm_engine import VllmEngine, import_vllm
 from update import update
 
 STOPS = {2, 4}  # the end token of the model and that of the tokenizer

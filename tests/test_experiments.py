@@ -13,17 +13,17 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
-from helpers import Toy, make_sample
+from helpers import ScriptedEngine, Toy, make_sample
 from safetensors.torch import load_file
 
 import experiments
 import train
 from experiments import ABLATIONS, MAIN, TRAININGS, Plan
-from grouping import agent_key, assign_advantages, group_samples, prompt_key, turn_key
+from grouping import assign_advantages, group_samples
 from options import all_options, parse, parse_policies
 from records.checkpoint import latest_checkpoint
 from rollout import rollout_chains, rollout_tree
-from sampling.engines import ScriptedEngine
+from sampling.ablations import agent_key, prompt_key, turn_key
 
 
 @pytest.fixture

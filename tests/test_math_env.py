@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from envs import InfraError, make_env
 from grouping import group_samples
-from rollout import Completion, rollout_tree
+from rollout import rollout_tree
+from sampling.requests import Completion
 from tasks import math_env, sandbox
 from tasks.math_env import MathEnv, Problem, load_problems, read_problem
 

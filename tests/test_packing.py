@@ -9,8 +9,10 @@ import torch
 from helpers import ARCHITECTURES, assert_gradients_close, make_sample, reference_logprobs, small_model
 from torch import tensor
 
-from model import fused, packing
-from model.packing import TokenLogProb, micro_batches, pack_samples, packed, shared_prompts, token_logprobs
+from model import attention, fused, logprobs
+from model.attention import packed
+from model.logprobs import TokenLogProb, token_logprobs
+from model.packing import by_prompt, micro_batches, pack_samples
 
 
 def ragged_groups(seed=0, prompts=(1, 2, 7, 19, 20), responses=(1, 1, 2, 3, 8, 13)):
@@ -107,9 +109,9 @@ def test_entropy_is_that_of_the_distribution_at_this_temperature():
 
 def test_a_pack_worked_out_by_hand():
     """Prompt 10 11 with answers (1 2 3) and (4), prompt 12 with answer (5 6); last tokens are targets only."""
-    first = [make_sample(prompt=[10, 11], response=[1, 2, 3], logprobs=[-1, -2, -3], advantage=0.5)]
-    first += [make_sample(prompt=[10, 11], response=[4], logprobs=[-4], advantage=-0.5)]
-    second = [make_sample(prompt=[12], response=[5, 6], logprobs=[-5, -6], advantage=2.0)]
+    first = [make_sample(prompt=[10, 11], response=[1, 2, 3], logprobs=[-1, -2, -3], advantage=0.5, weight=0.125)]
+    first += [make_sample(prompt=[10, 11], response=[4], logprobs=[-4], advantage=-0.5, weight=0.25)]
+    second = [make_sample(prompt=[12], response=[5, 6], logprobs=[-5, -6], advantage=2.0, weight=0.5)]
     pack = pack_samples([first, second])
     assert pack.ids.tolist() == [10, 11, 12, 1, 2, 5]
     assert pack.positions.tolist() == [0, 1, 0, 2, 3, 1]
@@ -117,20 +119,21 @@ def test_a_pack_worked_out_by_hand():
     assert pack.target.tolist() == [1, 2, 3, 4, 5, 6]
     assert pack.engine.tolist() == [-1, -2, -3, -4, -5, -6]
     assert pack.advantage.tolist() == [0.5, 0.5, 0.5, -0.5, 2.0, 2.0]
-    assert pack.sample.tolist() == [0, 0, 0, 1, 2, 2]
-    assert pack.samples == [*first, *second]
-    segments = pack.segments  # 10 11 | 12 | 1 2 | 5; the answer of one token has no inputs
+    assert pack.weight.tolist() == [0.125, 0.125, 0.125, 0.25, 0.5, 0.5]
+    assert pack.old is None
+    segments = pack.layout  # 10 11 | 12 | 1 2 | 5; the answer of one token has no inputs
     assert segments.start.tolist() == [0, 2, 3, 5]
     assert segments.length.tolist() == [2, 1, 2, 1]
     assert [(a, n) for a, n in zip(segments.prefix.tolist(), segments.prefix_length.tolist(), strict=True) if n] == [
         (0, 2),
         (2, 1),
     ]
-    assert pack.flash.prompts == 3
-    assert [part.tolist() if torch.is_tensor(part) else part for part in pack.flash.itself] == [[0, 2, 3, 5, 6]] * 2 + [
-        2
-    ] * 2
-    assert [part.tolist() if torch.is_tensor(part) else part for part in pack.flash.prompt] == [
+    flash = pack.layout.flash
+    assert flash.prompts == 3
+    assert [part.tolist() if torch.is_tensor(part) else part for part in pack.layout.flash.itself] == [
+        [0, 2, 3, 5, 6]
+    ] * 2 + [2] * 2
+    assert [part.tolist() if torch.is_tensor(part) else part for part in flash.prompt] == [
         [0, 2, 3],
         [0, 2, 3],
         2,
@@ -187,10 +190,10 @@ def test_tiles_change_nothing(tile):
 def test_so_many_tokens_and_logits_exist_at_a_time(monkeypatch, tokens, logits, largest):
     model, groups, shapes = small_model(), ragged_groups(), []
     expected = packed_logprobs(model, groups)
-    monkeypatch.setattr(packing, "TILE_TOKENS", tokens)
-    monkeypatch.setattr(packing, "TILE_LOGITS", logits)
-    forward = packing._tile_forward
-    monkeypatch.setattr(packing, "_tile_forward", lambda x, *rest: shapes.append(x.shape) or forward(x, *rest))
+    monkeypatch.setattr(logprobs, "TILE_TOKENS", tokens)
+    monkeypatch.setattr(logprobs, "TILE_LOGITS", logits)
+    forward = logprobs._tile_forward
+    monkeypatch.setattr(logprobs, "_tile_forward", lambda x, *rest: shapes.append(x.shape) or forward(x, *rest))
     torch.testing.assert_close(packed_logprobs(model, groups), expected, atol=1e-6, rtol=1e-6)
     assert max(shapes) == (largest, 31)
 
@@ -221,7 +224,7 @@ def test_an_empty_prompt_or_response_raises(part):
 
 def test_prompts_are_shared_by_content():
     samples = [make_sample(prompt=prompt, response=[i]) for i, prompt in enumerate([[1, 2], [1], [1, 2], [2, 1], [1]])]
-    assert [[s.response_ids[0] for s in group] for group in shared_prompts(samples)] == [[0, 2], [1, 4], [3]]
+    assert [[s.response_ids[0] for s in group] for group in by_prompt(samples)] == [[0, 2], [1, 4], [3]]
 
 
 @pytest.mark.parametrize("budget", [1, 30, 70, 10_000])
@@ -302,8 +305,8 @@ FLASH_CASES = {
 @pytest.mark.parametrize("case", FLASH_CASES)
 def test_two_sets_of_keys_merge_to_the_attention_over_both(case, monkeypatch):
     """FlashAttention with kernels in plain Python against the blocks of SDPA: outputs and gradients in float64."""
-    monkeypatch.setattr(packing, "_flash_forward", plain_kernel)
-    monkeypatch.setattr(packing, "_flash_backward", plain_kernel_backward)
+    monkeypatch.setattr(attention, "_flash_forward", plain_kernel)
+    monkeypatch.setattr(attention, "_flash_backward", plain_kernel_backward)
     # the merge computes in float32 as on the GPU, so float64 shows its rounding and nothing else
     pack = pack_samples(FLASH_CASES[case])
     generator = torch.Generator().manual_seed(0)
@@ -312,8 +315,8 @@ def test_two_sets_of_keys_merge_to_the_attention_over_both(case, monkeypatch):
         for heads in (4, 2, 2, 4)
     )
     for scale in (None, 0.7):
-        found = packing.FlashAttention.apply(q, k, v, pack.flash, scale)
-        expected = packing.block_attention(q, k, v, pack.blocks, scale)
+        found = attention.FlashAttention.apply(q, k, v, pack.layout.flash, scale)
+        expected = attention.block_attention(q, k, v, pack.layout.blocks, scale)
         torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
         for a, b in zip(*(torch.autograd.grad(x, (q, k, v), grad) for x in (found, expected)), strict=True):
             torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
@@ -321,7 +324,7 @@ def test_two_sets_of_keys_merge_to_the_attention_over_both(case, monkeypatch):
 
 def test_only_sixteen_bits_on_a_gpu_take_the_flash_kernels():
     for dtype in (torch.float32, torch.bfloat16):
-        assert not packing.has_flash(torch.zeros(1, 1, 8, dtype=dtype))
+        assert not attention.has_flash(torch.zeros(1, 1, 8, dtype=dtype))
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -352,8 +355,8 @@ def test_compiled_layers_equal_plain_ones_for_packs_of_every_length():
     fused.fuse_layers(model, backend="eager")
     assert list(model.state_dict()) == names
     compiled = []
-    for pack, logprobs in zip(packs, expected, strict=True):
-        torch.testing.assert_close(packed_logprobs(model, pack)[0], logprobs, atol=1e-6, rtol=1e-6)
+    for pack, alone in zip(packs, expected, strict=True):
+        torch.testing.assert_close(packed_logprobs(model, pack)[0], alone, atol=1e-6, rtol=1e-6)
         compiled.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
     assert compiled[0] > 0
     assert compiled[0] == compiled[2]
@@ -446,10 +449,10 @@ def test_bfloat16_on_a_gpu_equals_float32(cuda, monkeypatch, fuse, checkpointing
             )
 
     expected, expected_gradients = run(exact)
-    monkeypatch.setattr(packing, "has_flash", lambda q: False)
+    monkeypatch.setattr(attention, "has_flash", lambda q: False)
     blocks, block_gradients = run(model)
     monkeypatch.undo()
-    assert packing.has_flash(torch.zeros(1, 4, 64, device=cuda, dtype=torch.bfloat16))
+    assert attention.has_flash(torch.zeros(1, 4, 64, device=cuda, dtype=torch.bfloat16))
     if fuse:
         fused.fuse_layers(model)
     if checkpointing:
@@ -477,8 +480,8 @@ def test_flash_kernels_and_blocks_agree_on_a_gpu(cuda):
             for n in (heads, kv_heads, kv_heads, heads)
         )
         exact = [x.detach().float().requires_grad_() for x in (q, k, v)]
-        found = packing.FlashAttention.apply(q, k, v, pack.flash, None)
-        expected = packing.block_attention(*exact, pack.blocks, None)
+        found = attention.FlashAttention.apply(q, k, v, pack.layout.flash, None)
+        expected = attention.block_attention(*exact, pack.layout.blocks, None)
         torch.testing.assert_close(found.float(), expected, atol=2e-2, rtol=2e-2)
         gradients = torch.autograd.grad(found, (q, k, v), grad)
         for a, b in zip(gradients, torch.autograd.grad(expected, exact, grad.float()), strict=True):

@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from helpers import Toy
+from helpers import ScriptedEngine, Toy
 
 import report
 from grouping import assign_advantages, group_samples, trajectory_key
@@ -23,7 +23,6 @@ from records.checkpoint import append_row
 from records.metrics import rollout_metrics
 from records.trees import tree_rows
 from rollout import rollout_chains, rollout_tree
-from sampling.engines import ScriptedEngine
 
 HOSTILE = (
     "5</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"><!-- \u2028 &lt;"

@@ -5,12 +5,12 @@ from math import sqrt
 from typing import ClassVar
 
 import pytest
-from helpers import Toy
+from helpers import ScriptedEngine, Toy
 
 from envs import Reward
 from grouping import GroupKey, assign_advantages, group_samples, trajectory_key
-from rollout import Completion, evaluate, rollout_chains, rollout_tree
-from sampling.engines import ScriptedEngine
+from rollout import evaluate, rollout_chains, rollout_tree
+from sampling.requests import Completion
 from tasks.plan_path import PlanPath
 from tasks.sokoban import Sokoban
 
@@ -110,9 +110,9 @@ def test_candidates_of_a_board_game_start_from_the_same_cell():
 def test_the_best_candidate_is_committed_and_the_first_of_equals():
     result, _ = tree([Toy(("ann",))], lambda request, k: "2772"[k], k=4, turns=2)
     assert [sample.committed for sample in result.samples] == [False, True, False, False] * 2
-    assert [step.text for step in result.episodes[0].steps] == ["7", "7"]
+    assert [action.text for action in result.episodes[0].actions] == ["7", "7"]
     result, _ = tree([Toy(("ann",))], lambda request, k: "5" * (k + 1), k=3, turns=1)
-    assert [step.text for step in result.episodes[0].steps] == ["5"]
+    assert [action.text for action in result.episodes[0].actions] == ["5"]
 
 
 def test_reward_is_alpha_times_team_plus_local():
@@ -150,7 +150,7 @@ def test_a_candidate_that_could_not_be_scored_is_excluded_and_the_rest_goes_on()
     result, _ = tree([Toy()], lambda request, k: ("infra", "0", "2")[k], turns=1)
     assert [sample.valid for sample in result.samples] == [False, True, True] * 2
     assert [sample.committed for sample in result.samples] == [False, False, True] * 2
-    assert [step.text for step in result.episodes[0].steps] == ["2", "2"]
+    assert [action.text for action in result.episodes[0].actions] == ["2", "2"]
     counts = assign_advantages(group_samples(result.samples))
     assert counts == {"groups": 2, "trained": 2, "constant": 0, "singleton": 0, "invalid": 2}
     assert [round(sample.advantage, 3) for sample in result.samples] == [0.0, -0.707, 0.707] * 2
@@ -161,7 +161,7 @@ def test_an_environment_where_nothing_could_be_scored_ends():
     result, engine = tree(envs, lambda request, k: "infra" if "broken" in seen(request) else f"{k}", k=2, turns=2)
     assert [episode.ended for episode in result.episodes] == ["infra", "turns"]
     assert [sample.valid for sample in result.episodes[0].samples] == [False, False]
-    assert result.episodes[0].steps == []
+    assert result.episodes[0].actions == []
     assert sum("broken" in seen(request) for request in engine.requests) == 1
 
 
@@ -255,7 +255,7 @@ def test_trained_ids_are_the_ids_of_the_engine():
         assert sample.response_ids == [1, 2, 4, 0]
         assert sample.logprobs == [-0.1, -0.2, -0.3, -0.4]
         assert sample.truncated
-    assert result.episodes[0].steps[0].text == "1"
+    assert result.episodes[0].actions[0].text == "1"
 
 
 def test_truncated_is_the_reason_of_the_engine_not_a_token():

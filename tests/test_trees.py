@@ -2,13 +2,12 @@
 
 import json
 
-from helpers import Toy, make_sample
+from helpers import ScriptedEngine, Toy, make_sample
 
 from grouping import assign_advantages, group_samples, trajectory_key
 from records.checkpoint import append_row, cut_log
 from records.trees import tree_rows
 from rollout import Episode, Rollout, rollout_chains, rollout_tree
-from sampling.engines import ScriptedEngine
 
 
 def record(envs, script, sample=rollout_tree, limit=1, k=3, turns=2):

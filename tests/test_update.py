@@ -18,8 +18,9 @@ from helpers import (
 from torch import tensor
 
 import update as update_module
-from grouping import assign_advantages, group_samples
-from model.packing import Pack, pack_samples
+from grouping import Sample, assign_advantages, group_samples
+from model import packing
+from model.packing import pack_samples
 from sampling.team import Team
 from update import loss_weights, policy_loss, update
 
@@ -71,14 +72,14 @@ def plain_gradients(policy, samples, config):
 
 @pytest.fixture
 def packs(monkeypatch):
-    """The packs that an update makes, in order."""
-    made: list[Pack] = []
+    """The samples of each pack that an update makes, in order."""
+    made: list[list[Sample]] = []
 
-    def spy(*args):
-        made.append(pack_samples(*args))
-        return made[-1]
+    def spy(groups, *args):
+        made.append([sample for group in groups for sample in group])
+        return pack_samples(groups, *args)
 
-    monkeypatch.setattr(update_module, "pack_samples", spy)
+    monkeypatch.setattr(packing, "pack_samples", spy)
     return made
 
 
@@ -184,7 +185,7 @@ def test_dead_groups_are_not_computed(packs):
     for sample in samples[:8]:
         sample.advantage = 0.0
     update(small_policy(), samples, objective())
-    assert sorted({s.key.env for pack in packs for s in pack.samples}) == [2, 3]
+    assert sorted({s.key.env for pack in packs for s in pack}) == [2, 3]
 
 
 def test_samples_that_could_not_be_scored_are_not_there():
@@ -257,7 +258,7 @@ def test_old_log_probs_are_those_before_the_first_step(packs, objective_calls, d
     assert 2 * len(packs) == len(objective_calls) == metrics["optimizer_steps"]
     for pack, (_, old) in zip(packs * 2, objective_calls, strict=True):  # each epoch has the same minibatches
         with torch.no_grad():
-            expected = torch.cat([reference_logprobs(start, sample) for sample in pack.samples])
+            expected = torch.cat([reference_logprobs(start, sample) for sample in pack])
         torch.testing.assert_close(old, expected, atol=1e-5, rtol=1e-5)
     assert torch.equal(*objective_calls[0])
 
@@ -266,9 +267,9 @@ def test_an_epoch_uses_every_sample_once_and_keeps_prompts_together(packs):
     samples = random_batch(groups=6)
     trained = [sample for sample in samples if sample.advantage]
     update(small_policy(), samples, objective(minibatches=3))
-    assert sorted(id(s) for pack in packs for s in pack.samples) == sorted(map(id, trained))
-    assert [sorted({s.key.env for s in pack.samples}) for pack in packs] != [[0, 1], [2, 3], [4, 5]]  # shuffled
-    envs = [env for pack in packs for env in {s.key.env for s in pack.samples}]
+    assert sorted(id(s) for pack in packs for s in pack) == sorted(map(id, trained))
+    assert [sorted({s.key.env for s in pack}) for pack in packs] != [[0, 1], [2, 3], [4, 5]]  # shuffled
+    envs = [env for pack in packs for env in {s.key.env for s in pack}]
     assert len(envs) == len(set(envs)) == 6
 
 

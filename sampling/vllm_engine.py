@@ -1,178 +1,19 @@
-"""Engines: from requests to completions. One signature, `engine(requests, n, temperature) -> n completions for each`.
-
-`TransformersEngine` works everywhere, `VllmEngine` is fast on a GPU, `ScriptedEngine` answers from a table (tests).
-Sampling is plain: temperature only, no top-p, top-k or penalties, and the log-probs are those of the distribution that
-was sampled from. Candidate k of a request is drawn with the request's seed + k.
-
-An engine owns a copy of the weights. `load` replaces it, so policies of one architecture and one set of stop tokens can
-take turns on one engine, and whoever trains a policy decides when the engine learns of it.
-"""
+"""Sampling with vLLM, in this process: continuous batching on a GPU."""
 
 from __future__ import annotations
 
 import copy
 import os
-import random
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
-from transformers import AutoModelForCausalLM, DynamicCache
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from model.policy import Policy
-from rollout import Completion, Request
-
-Weights = Iterable[tuple[str, Tensor]]  # by the names that the transformers model gives them, tied ones once
-
-
-def checked(weights: Weights, shapes: Mapping[str, torch.Size]) -> Iterator[tuple[str, Tensor]]:
-    """Pass the weights of a model on. ValueError at an unknown name, a wrong shape and, at the end, a missing name."""
-    missing = dict(shapes)
-    for name, weight in weights:
-        if name not in shapes:
-            raise ValueError(f"load: the engine has no weight {name}")
-        if weight.shape != shapes[name]:
-            raise ValueError(f"load: {name} has shape {tuple(weight.shape)}, the engine's {tuple(shapes[name])}")
-        missing.pop(name, None)
-        yield name, weight
-    if missing:
-        raise ValueError(
-            f"load: {len(missing)} weights of the engine were not given, the first is {next(iter(missing))}"
-        )
-
-
-def engine_dtype(device: torch.device) -> torch.dtype:
-    """A GPU samples in half the memory and time; on a CPU only float32 is fast, and log-probs agree to 1e-4."""
-    return torch.bfloat16 if device.type == "cuda" else torch.float32
-
-
-@contextmanager
-def random_state_kept(device: torch.device) -> Iterator[None]:
-    """The global random generators of Python, numpy and torch end as they began."""
-    python, numbers = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numbers)
-
-
-# ------------------------------------------------------------------------------------------------------- transformers
-
-
-class TransformersEngine:
-    """Batched sampling with a key/value cache, from a copy of the policy's model (bfloat16 on a GPU, else float32).
-
-    Before the first use `load` must give it weights. `max_tokens` limits a response; a prompt and its response must
-    fit `context` tokens together, otherwise the response is cut shorter, and a prompt without room for a single token
-    gets no completion. Sequences run together while their keys and values fit `cache_tokens` tokens.
-    """
-
-    def __init__(self, policy: Policy, max_tokens: int, context: int | None = None, cache_tokens: int = 65536):
-        self.policy, self.max_tokens, self.cache_tokens = policy, max_tokens, cache_tokens
-        config = copy.deepcopy(policy.model.config)
-        self.context = context or config.max_position_embeddings
-        self.dtype = engine_dtype(policy.device)
-        # built from its configuration, not copied: the policy's own weights may be spread over several GPUs
-        with random_state_kept(policy.device), policy.device:
-            self.model = AutoModelForCausalLM.from_config(config, dtype=self.dtype, attn_implementation="sdpa").eval()
-        self.model.requires_grad_(False)
-
-    @torch.no_grad()
-    def load(self, weights: Weights) -> None:
-        """Replace the weights. Raises ValueError unless every weight of the model is given, by its own name."""
-        own = dict(self.model.named_parameters())
-        for name, weight in checked(weights, {name: value.shape for name, value in own.items()}):
-            own[name].copy_(weight)
-
-    def sleep(self) -> bool:
-        """It keeps its memory: nothing happens (see `VllmEngine.sleep`)."""
-        return False
-
-    @torch.no_grad()
-    def __call__(self, requests: list[Request], n: int, temperature: float = 1.0) -> list[list[Completion]]:
-        """n completions for each request; temperature 0 is greedy (its log-probs are those at temperature 1)."""
-        completions: list[list[Completion]] = [[] for _ in requests]
-        fits = [i for i, request in enumerate(requests) if len(request.prompt_ids) < self.context]
-        fits.sort(key=lambda i: len(requests[i].prompt_ids))  # similar lengths together: less padding
-        while fits:
-            longest = len(requests[fits[-1]].prompt_ids) + self.max_tokens
-            size = max(1, self.cache_tokens // (longest * n))
-            chosen, fits = fits[-size:], fits[:-size]
-            for i, answers in zip(chosen, self._sample([requests[i] for i in chosen], n, temperature), strict=True):
-                completions[i] = answers
-        return completions
-
-    def _sample(self, requests: Sequence[Request], n: int, temperature: float) -> list[list[Completion]]:
-        model, device = self.model, self.policy.device
-        lengths = [len(request.prompt_ids) for request in requests]
-        longest, rows = max(lengths), len(requests) * n
-        room = [min(self.max_tokens, self.context - length) for length in lengths for _ in range(n)]
-        uniform = np.stack(
-            [np.random.default_rng(r.seed + k).random(self.max_tokens) for r in requests for k in range(n)]
-        )
-        noise = torch.from_numpy(uniform).to(device)  # (rows, max_tokens) one number a token: no other state to share
-
-        ids = torch.tensor([[0] * (longest - len(r.prompt_ids)) + r.prompt_ids for r in requests], device=device)
-        mask = torch.arange(longest, device=device) >= longest - torch.tensor(lengths, device=device)[:, None]
-        positions = (mask.cumsum(-1) - 1).clamp(min=0)
-        cache = DynamicCache(config=model.config)
-        logits = self._forward(ids, mask, positions, cache)
-        cache.batch_repeat_interleave(n)
-        logits, mask = logits.repeat_interleave(n, 0), mask.repeat_interleave(n, 0)
-        position = torch.tensor(lengths, device=device).repeat_interleave(n)
-
-        stops = torch.tensor(sorted(self.policy.stop_ids), device=device)
-        limit = torch.tensor(room, device=device)
-        alive = torch.ones(rows, dtype=torch.bool, device=device)
-        tokens, logps = [], []
-        for t in range(max(room)):
-            token, logp = choose(logits, noise[:, t], temperature)
-            tokens.append(token)
-            logps.append(logp)
-            alive &= ~torch.isin(token, stops) & (t + 1 < limit)
-            if not alive.any():
-                break
-            mask = torch.cat([mask, mask.new_ones(rows, 1)], 1)
-            logits = self._forward(token[:, None], mask, (position + t)[:, None], cache)
-        return self._collect(torch.stack(tokens, 1).tolist(), torch.stack(logps, 1).tolist(), room, n)
-
-    def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: DynamicCache) -> Tensor:
-        # by position: the fourth argument is `past_key_values` in older transformers and `cache` in newer ones
-        out = self.model(ids, mask.long(), positions, cache, use_cache=True, logits_to_keep=1)
-        return out.logits[:, -1].float()  # (rows, V)
-
-    def _collect(
-        self, tokens: list[list[int]], logps: list[list[float]], room: list[int], n: int
-    ) -> list[list[Completion]]:
-        stops, flat = self.policy.stop_ids, []
-        for row, values, limit in zip(tokens, logps, room, strict=True):
-            end = next((i + 1 for i, token in enumerate(row) if token in stops), None)
-            reason = "stop" if end is not None and end <= limit else "length"
-            end = end if reason == "stop" else limit
-            flat.append(Completion(row[:end], values[:end], reason))
-        return [flat[i : i + n] for i in range(0, len(flat), n)]
-
-
-def choose(logits: Tensor, noise: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Sample by inverse CDF: logits (B, V), one uniform number a row (B,) -> token ids (B,), their log-probs (B,)."""
-    logps = (logits / (temperature or 1.0)).log_softmax(-1)
-    if temperature == 0:
-        token = logits.argmax(-1)
-    else:
-        cdf = logps.double().exp().cumsum(-1)
-        token = (cdf <= (noise * cdf[:, -1])[:, None]).sum(-1).clamp(max=logits.shape[1] - 1)
-    return token, logps.gather(-1, token[:, None])[:, 0]
-
-
-# --------------------------------------------------------------------------------------------------------------- vLLM
+from sampling.engine import Weights, checked, engine_dtype, random_state_kept
+from sampling.requests import Completion, Request
 
 
 class VllmEngine:
@@ -276,7 +117,7 @@ class VllmEngine:
 
 
 class VllmStream:
-    """Requests of one temperature and number of candidates on their way through vLLM: a `rollout.Stream`."""
+    """Requests of one temperature and number of candidates on their way through vLLM: a `sampling.requests.Stream`."""
 
     in_rounds, cohorts = False, 1
 
@@ -377,27 +218,3 @@ def import_vllm(device: torch.device) -> Any:
 
         ops._supports_onednn = False  # else layers keep a repacked copy of their weights, which `load` does not reach
     return vllm
-
-
-# -------------------------------------------------------------------------------------------------------------- tests
-
-
-class ScriptedEngine:
-    """Answers for tests: `script(request, k)` is the text of candidate k; ids are its characters' code points."""
-
-    def __init__(self, script: Callable[[Request, int], str]):
-        self.script = script
-        self.requests: list[Request] = []
-
-    def __call__(self, requests: list[Request], n: int) -> list[list[Completion]]:
-        self.requests += requests
-        texts = [[self.script(request, k) for k in range(n)] for request in requests]
-        return [[Completion([*map(ord, text), 0], [-1.0] * (len(text) + 1), "stop") for text in row] for row in texts]
-
-    @staticmethod
-    def encode(agent: str, messages: list[dict[str, str]]) -> list[int]:
-        return [ord(c) for message in messages for c in message["content"]]
-
-    @staticmethod
-    def decode(agent: str, ids: list[int]) -> str:
-        return "".join(map(chr, ids)).rstrip("\0")

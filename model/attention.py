@@ -1,0 +1,241 @@
+"""Attention over a pack: many responses to few prompts in one row of tokens (`packing.py` lays them out).
+
+Every response attends to its own prompt and to itself, causally. On a GPU two calls of the flash kernels do it without
+copying a key; anywhere else segments of similar size are padded into blocks of plain SDPA.
+
+Shapes: T tokens of a pack, P of them in prompts, S segments (prompts and responses), H heads, G key/value heads, D head
+size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.masking_utils import AttentionMaskInterface
+
+from model.fused import compiled
+
+
+@dataclass
+class Layout:
+    """Who sees whom in a pack. A segment sees itself, causally, and before that its prefix: its prompt.
+
+    Prompts come first, then all responses to the first prompt, to the second, and so on.
+    """
+
+    start: np.ndarray  # (S,) first token of each segment; segments cover the pack, in order
+    length: np.ndarray  # (S,) at least 1
+    prefix: np.ndarray  # (S,) first token of the prefix
+    prefix_length: np.ndarray  # (S,) 0 for a prompt
+    prompt_lengths: np.ndarray  # (groups,) tokens of each prompt
+    group_lengths: np.ndarray  # (groups,) tokens of all responses to it together
+    device: torch.device
+
+    @cached_property
+    def flash(self) -> Flash:
+        """What attention by flash kernels needs; built when the first layer asks for it."""
+        return _flash(self)
+
+    @cached_property
+    def blocks(self) -> Blocks:
+        """What attention by plain SDPA needs; built when the first layer asks for it."""
+        return _blocks(self)
+
+
+@torch.compiler.disable  # what `fused.fuse_layers` compiles ends before it
+def packed_attention(
+    module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scaling: float | None = None,
+    layout: Layout | None = None, **_: object,
+) -> tuple[Tensor, None]:  # fmt: skip
+    """Attention over the segments of a pack: q (1, H, T, D), k and v (1, G, T, D) -> (1, T, H, D).
+
+    Registered with transformers as "packed". Flash kernels where they exist, otherwise blocks of plain SDPA.
+    """
+    assert layout is not None, "a model with attention 'packed' runs through token_logprobs"
+    q, k, v = (x[0].transpose(0, 1) for x in (q, k, v))  # (T, H | G, D)
+    if has_flash(q):
+        return FlashAttention.apply(q, k, v, layout.flash, scaling)[None], None
+    return block_attention(q, k, v, layout.blocks, scaling)[None], None
+
+
+def has_flash(q: Tensor) -> bool:
+    """Whether torch's flash kernels take these queries: 16 bits, head size a multiple of 8, Ampere or newer."""
+    return (
+        q.is_cuda
+        and q.dtype in (torch.bfloat16, torch.float16)
+        and q.shape[-1] % 8 == 0
+        and q.shape[-1] <= 256
+        and torch.cuda.get_device_capability(q.device) >= (8, 0)
+    )
+
+
+AttentionInterface.register("packed", packed_attention)
+AttentionMaskInterface.register("packed", lambda *args, **kwargs: None)  # the segments say who sees what
+
+
+@contextmanager
+def packed(model: PreTrainedModel) -> Iterator[None]:
+    """Use packed attention inside; the backward pass must lie inside too when activations are recomputed."""
+    before = model.config._attn_implementation
+    model.set_attn_implementation("packed")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+
+
+# ------------------------------------------------------------------------------------------------------------- on a GPU
+
+Calls = tuple[Tensor, Tensor, int, int]  # of one kernel: offsets of queries and of keys, longest of each
+
+
+@dataclass
+class Flash:
+    """Two kernel calls: every segment with itself, and the responses of a prompt, as one segment, with that prompt."""
+
+    itself: Calls
+    prompt: Calls
+    prompts: int  # P: tokens before the first response
+
+
+def _flash(layout: Layout) -> Flash:
+    def offsets(lengths: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.append(0, lengths.cumsum()).astype(np.int32)).to(layout.device)
+
+    own, queries, keys = layout.length, layout.group_lengths, layout.prompt_lengths
+    own_offsets, longest = offsets(own), int(own.max())
+    return Flash(
+        itself=(own_offsets, own_offsets, longest, longest),
+        # a longest of 1 would be taken for decoding with exactly one query in every segment
+        prompt=(offsets(queries), offsets(keys), max(2, int(queries.max())), int(keys.max())),
+        prompts=int(keys.sum()),
+    )
+
+
+class FlashAttention(torch.autograd.Function):
+    """Attention of a pack by flash kernels: q (T, H, D), k and v (T, G, D) -> (T, H, D).
+
+    A response looks at two sets of keys, its prompt and itself. Each set gives an output o and a log-normaliser z, and
+    softmax over both is o = sum_i exp(z_i - z) o_i with z = logsumexp(z_i), as in ring attention (arXiv 2310.01889).
+    The backward kernel needs only q, k, v of its set and the final o and z, since p_ij = exp(s_ij - z). So no key is
+    copied for each response that sees it, neither in memory nor by the gradient, which would have to be summed up.
+    """
+
+    @staticmethod
+    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, flash: Flash, scale: float | None):  # type: ignore[override]
+        n = flash.prompts
+        out, norm = _flash_forward(q, k, v, flash.itself, True, scale)  # (T, H, D), (H, T)
+        if n < len(q):
+            more = _flash_forward(q[n:], k[:n], v[:n], flash.prompt, False, scale)
+            out[n:], norm[:, n:] = _merge(out[n:], norm[:, n:], *more)
+        ctx.save_for_backward(q, k, v, out, norm)
+        ctx.flash, ctx.scale = flash, scale
+        return out
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):  # type: ignore[override]
+        q, k, v, out, norm = ctx.saved_tensors
+        n = ctx.flash.prompts
+        dq, dk, dv = _flash_backward(grad, q, k, v, out, norm, ctx.flash.itself, True, ctx.scale)
+        if n < len(q):
+            more = _flash_backward(
+                grad[n:], q[n:], k[:n], v[:n], out[n:], norm[:, n:], ctx.flash.prompt, False, ctx.scale
+            )
+            for total, part in zip((dq[n:], dk[:n], dv[:n]), more, strict=True):
+                total += part
+        return dq, dk, dv, None, None
+
+
+@compiled
+def _merge(a: Tensor, a_norm: Tensor, b: Tensor, b_norm: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention over two sets of keys from that over each: outputs (n, H, D), log-normalisers (H, n)."""
+    norm = torch.logaddexp(a_norm, b_norm)
+    share_a, share_b = ((part - norm).exp().t()[:, :, None] for part in (a_norm, b_norm))
+    return (share_a * a.float() + share_b * b.float()).to(a.dtype), norm
+
+
+def _flash_forward(
+    q: Tensor, k: Tensor, v: Tensor, calls: Calls, causal: bool, scale: float | None
+) -> tuple[Tensor, Tensor]:
+    """The kernel below torch.nn.attention.varlen, whose autograd knows of one set of keys only: output, log-norms."""
+    out, norm, *_ = torch.ops.aten._flash_attention_forward(q, k, v, *calls, 0.0, causal, False, scale=scale)
+    assert norm.shape == (q.shape[1], len(q)), f"log-normalisers {tuple(norm.shape)}: another kernel than expected"
+    return out, norm
+
+
+def _flash_backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, norm: Tensor, calls: Calls, causal: bool,
+    scale: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of q, k and v; `out` and `norm` are those over all keys that the queries see."""
+    no_dropout, unused = torch.zeros(2, dtype=torch.uint64, device=q.device), torch.empty(0, device=q.device)
+    return torch.ops.aten._flash_attention_backward(
+        grad, q, k, v, out, norm.contiguous(), *calls, 0.0, causal, no_dropout, unused, scale=scale
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- anywhere
+
+
+@dataclass
+class Block:
+    """Segments of similar size, padded to one batch of attention: S' segments, at most Lq queries and Lk keys each."""
+
+    queries: Tensor  # (S' * Lq,) token index of every query, 0 where padded
+    keys: Tensor  # (S' * Lk,) token index of every key/value, 0 where padded
+    mask: Tensor  # (S', 1, Lq, Lk) True where a query may look
+
+
+@dataclass
+class Blocks:
+    """All segments of a pack: a few blocks, and where each token's output lies in them, one after the other (T,)."""
+
+    blocks: list[Block]
+    order: Tensor
+
+
+def _blocks(layout: Layout) -> Blocks:
+    """Put segments of similar length into padded blocks: lengths in one block differ by less than a factor of two."""
+    keys = layout.prefix_length + layout.length
+    size = np.stack([np.frexp(layout.length)[1], np.frexp(keys)[1]], 1)  # number of binary digits
+    blocks, order, offset = [], np.empty(layout.length.sum(), dtype=np.int64), 0
+    for digits in np.unique(size, axis=0):
+        chosen = (size == digits).all(1)
+        start, length, prefix, prefix_length = (
+            x[chosen, None] for x in (layout.start, layout.length, layout.prefix, layout.prefix_length)
+        )
+        q, k = np.arange(length.max()), np.arange(keys[chosen].max())
+        query = np.where(q < length, start + q, 0)
+        key = np.where(k < prefix_length, prefix + k, start + k - prefix_length)
+        key[k >= prefix_length + length] = 0
+        mask = k <= (prefix_length + q)[:, :, None]  # query i sees the prefix and the first i + 1 keys of its segment
+        order[query[q < length]] = offset + np.flatnonzero(q < length)
+        offset += query.size
+        blocks.append(
+            Block(*(torch.from_numpy(x).to(layout.device) for x in (query.ravel(), key.ravel(), mask[:, None])))
+        )
+    return Blocks(blocks, torch.from_numpy(order).to(layout.device))
+
+
+def block_attention(q: Tensor, k: Tensor, v: Tensor, blocks: Blocks, scale: float | None) -> Tensor:
+    """One SDPA call for each block of similar segments: q (T, H, D), k and v (T, G, D) -> (T, H, D)."""
+    heads, size = q.shape[1:]
+    outputs = []
+    for block in blocks.blocks:
+        segments, length_q, length_k = block.mask.shape[0], *block.mask.shape[2:]
+        queries = q.index_select(0, block.queries).view(segments, length_q, heads, size)
+        keys, values = (x.index_select(0, block.keys).view(segments, length_k, x.shape[1], size) for x in (k, v))
+        queries, keys, values = (x.transpose(1, 2) for x in (queries, keys, values))
+        out = F.scaled_dot_product_attention(  # (S', H, Lq, D)
+            queries, keys, values, attn_mask=block.mask, scale=scale, enable_gqa=True
+        )
+        outputs.append(out.transpose(1, 2).reshape(-1, heads, size))
+    return torch.cat(outputs).index_select(0, blocks.order)

@@ -1,0 +1,87 @@
+"""Log-probs of the response tokens of a pack, tile by tile: logits of a whole pack would not fit.
+
+Shapes: T tokens of a pack, N response tokens, n of them in a tile, V vocabulary, C hidden size.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from model.fused import compiled
+from model.packing import Pack
+
+TILE_TOKENS = 2048  # that go through the head at a time, fewer when the vocabulary V is large:
+TILE_LOGITS = 512 * 151_936  # tokens * V; 512 tokens with the vocabulary of Qwen3, 148 MiB of bfloat16
+
+
+@compiled
+def _tile_forward(logits: Tensor, target: Tensor, inverse_temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probs, log-normalisers and entropies (n,) of a tile of logits (n, V)."""
+    logits = logits.float() * inverse_temperature
+    norm = logits.logsumexp(-1)
+    entropy = norm - (logits * (logits - norm[:, None]).exp()).sum(-1)
+    return logits.gather(-1, target[:, None])[:, 0] - norm, norm, entropy
+
+
+@compiled
+def _tile_backward(logits: Tensor, target: Tensor, norm: Tensor, grad: Tensor, inverse_temperature: float) -> Tensor:
+    """d logp / d logits = (onehot(target) - softmax) / temperature, times grad: (n, V) in the type of the logits."""
+    softmax = (logits.float() * inverse_temperature - norm[:, None]).exp()
+    onehot = torch.arange(logits.shape[-1], device=logits.device) == target[:, None]
+    return ((onehot.float() - softmax) * (grad * inverse_temperature)[:, None]).to(logits.dtype)
+
+
+class TokenLogProb(torch.autograd.Function):
+    """log softmax(h W^T / temperature)[target] and the entropy, tile by tile, so that (N, V) never exists as a whole.
+
+    The weight gradient is summed in float32: a sum over tiles in bfloat16 would lose the smaller terms.
+    """
+
+    @staticmethod
+    def forward(ctx, hidden: Tensor, weight: Tensor, target: Tensor, temperature: float, tile: int):  # type: ignore[override]
+        tiles = zip(hidden.split(tile), target.split(tile), strict=True)
+        parts = [_tile_forward(h @ weight.t(), t, 1 / temperature) for h, t in tiles]
+        logprobs, norm, entropy = (torch.cat(part) for part in zip(*parts, strict=True))
+        ctx.save_for_backward(hidden, weight, target, norm)
+        ctx.temperature, ctx.tile = temperature, tile
+        ctx.mark_non_differentiable(entropy)
+        return logprobs, entropy
+
+    @staticmethod
+    def backward(ctx, grad: Tensor, _: Tensor):  # type: ignore[override]
+        hidden, weight, target, norm = ctx.saved_tensors
+        grad_hidden, grad_weight = [], torch.zeros_like(weight, dtype=torch.float32)
+        for h, t, z, g in zip(*(x.split(ctx.tile) for x in (hidden, target, norm, grad)), strict=True):
+            delta = _tile_backward(h @ weight.t(), t, z, g, 1 / ctx.temperature)
+            grad_hidden.append(delta @ weight)
+            _add_product(grad_weight, delta, h)
+            del delta  # before the logits of the next tile exist
+        return torch.cat(grad_hidden), grad_weight.to(weight.dtype), None, None, None
+
+
+def _add_product(total: Tensor, delta: Tensor, hidden: Tensor) -> None:
+    """total += delta^T hidden, in float32 whatever the inputs are: (V, C), (n, V), (n, C)."""
+    if hidden.is_cuda and hidden.dtype != torch.float32:  # the GPU reads 16 bits and adds in 32 without a copy
+        torch.addmm(total, delta.t(), hidden, out_dtype=torch.float32, out=total)
+    else:
+        total.addmm_(delta.t().float(), hidden.float())
+
+
+def token_logprobs(
+    model: PreTrainedModel, pack: Pack, temperature: float = 1.0, tile: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Log-prob and entropy of every response token at this temperature: (N,), (N,) float32.
+
+    `tile` response tokens go through the head at a time (default: TILE_TOKENS, at most TILE_LOGITS). Raises ValueError
+    outside `packed(model)`: any other attention lets the sequences of a pack see each other.
+    """
+    if model.config._attn_implementation != "packed":
+        raise ValueError("token_logprobs: call it inside `with packed(model)`")
+    hidden = model.model(
+        input_ids=pack.ids[None], position_ids=pack.positions[None], use_cache=False, layout=pack.layout
+    ).last_hidden_state[0]  # (T, C)
+    weight = model.lm_head.weight  # (V, C)
+    tile = tile or max(1, min(TILE_TOKENS, TILE_LOGITS // len(weight)))
+    return TokenLogProb.apply(hidden.index_select(0, pack.source), weight, pack.target, temperature, tile)

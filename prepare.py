@@ -1,0 +1,194 @@
+"""From the options of a run to what the loop needs: environments, policies, engines, and the step to go on from."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from distributed.exchange import gather_episodes
+from distributed.world import World, place
+from envs import can_be_imitated, slow_scoring
+from model import tiny
+from model.policy import Policy, load_model, make_policy
+from options import Config, all_options, parse_policies
+from records.checkpoint import latest_checkpoint, load_optimizers, save_checkpoint, write_text
+from records.log import Log
+from rollout import Evaluation, evaluate
+from sampling.engine import Engine
+from sampling.team import Team
+from sampling.transformers_engine import TransformersEngine
+from sampling.vllm_engine import VllmEngine
+from tasks import sandbox
+from tasks.from_options import HELD_OUT_SEEDS, Task, make_task
+from update import UpdateConfig
+
+
+@dataclass(frozen=True)
+class Run:
+    """What `train.train` works with."""
+
+    config: Config
+    objective: UpdateConfig
+    team: Team
+    task: Task
+    pool: Executor | None  # threads that score, None where scoring is fast
+    log: Log
+    start: int = 0  # finished steps
+    before: float = 0.0  # held-out success before training
+
+    def evaluate(self, step: int) -> Evaluation:
+        """Held-out success after `step` steps, logged."""
+        result = held_out(self.config, self.team, self.task, self.pool)
+        self.log.evaluation(step, result)
+        return result
+
+    def save(self, step: int) -> None:
+        """A checkpoint after `step` steps."""
+        state, world = {"before": self.before}, self.team.world
+        save_checkpoint(self.log.run, step, self.team.policies, state, self.config.keep, world)
+
+
+def set_up(config: Config, objective: UpdateConfig, world: World) -> Run:
+    """Start a run, or resume one. Raises ValueError on options and data that do not fit together."""
+    folder, task = Path(config.output_dir), task_of(config)
+    pool, agents = scoring_pool(config, task), task.training.agents
+    checkpoint = latest_checkpoint(folder) if config.resume else None
+    load = (lambda name: load_model(str(checkpoint / name))) if checkpoint else first_model(config, task, world)
+    team = make_team(config, agents, world, load)
+    log = Log(folder, world, config.steps, agents, list(team.homes), team.decode, config.trees)
+    run = Run(config, objective, team, task, pool, log)
+    if checkpoint:
+        state = load_optimizers(checkpoint, team.policies)
+        log.cut(state["step"])
+        log.say(f"resuming {folder} after step {state['step']}")
+        return replace(run, start=state["step"], before=state["before"])
+    log.say(f"{config.task} ({config.workflow}): {team.describe()}; run folder {folder}")
+    log.say(f"the first prompt, as the model sees it:\n{first_prompt(config, task, team)}")
+    log.cut(0)  # of a start that was stopped before there was a run
+    run = replace(run, before=run.evaluate(0).success)
+    run.save(0)
+    if world.main:  # last: before this file exists there is no run to resume, and the folder can simply be used again
+        write_text(folder / "config.json", json.dumps(all_options(config, objective), indent=1))
+    return run
+
+
+def task_of(config: Config, training: bool = True) -> Task:
+    """The task of a run, or only its held-out levels."""
+    defaults = tiny.BOARDS.get(config.task, {}) if config.model == "tiny" else {}
+    return make_task(
+        config.task, config.workflow, config.env_options, config.data, config.eval_data, config.max_turns, defaults,
+        training,
+    )  # fmt: skip
+
+
+def scoring_pool(config: Config, task: Task) -> Executor | None:
+    """Threads where scoring waits for other processes (programs, symbolic mathematics); None for plain board games."""
+    try:
+        sandbox.set_mode(config.sandbox)
+    except RuntimeError as error:
+        raise ValueError(f"--sandbox {config.sandbox}: {error}") from None
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # of this machine: too many threads, and programs time out
+    return ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // ranks)) if slow_scoring(task.training) else None
+
+
+def first_prompt(config: Config, task: Task, team: Team) -> str:
+    agent, env = task.training.agents[0], task.level(training_seed(config, 0, 0))
+    return team.decode_prompt(agent, team.encode(agent, env.observe(agent)))
+
+
+def training_seed(config: Config, step: int, env: int) -> int:
+    """The seed of environment `env` of a step: below 2**40, where no held-out level lies."""
+    return config.seed * 2**24 + step * config.envs_per_step + env
+
+
+def held_out(
+    config: Config, team: Team, task: Task, pool: Executor | None, samples: int = 1, temperature: float = 0.0
+) -> Evaluation:
+    """Success on environments that training never sees, greedy by default."""
+    ids = team.world.mine(task.held_out_numbers(config.eval_envs))
+    return evaluate(
+        [task.held_out_level(number) for number in ids],
+        team.sampler(temperature),
+        encode=team.encode,
+        decode=team.decode,
+        max_turns=config.max_turns,
+        samples=samples,
+        seed=(config.seed, HELD_OUT_SEEDS),
+        env_ids=ids,
+        pool=pool,
+        gather=lambda result: gather_episodes(team.world, result),
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------- team
+
+Load = Callable[[str], tuple[PreTrainedModel, PreTrainedTokenizerBase]]  # name of a policy -> its model on the CPU
+
+
+def make_team(config: Config, agents: Sequence[str], world: World, load: Load) -> Team:
+    """The policies of this rank, each with its own weights and optimizer, and the engines that sample from them.
+
+    A rank loads no other models, but has the tokenizers of all policies: it plays whole environments.
+    """
+    policy_of = parse_policies(config.policies, agents)
+    names = list(dict.fromkeys(policy_of.values()))
+    if not set(config.frozen) < set(names):
+        raise ValueError(f"--frozen {' '.join(config.frozen)}: name some of the policies {', '.join(names)}, not all")
+    homes = place(names, world.size, config.placement)
+    policies: dict[str, Policy] = {}
+    for name, mesh in world.meshes(homes).items():
+        model, tokenizer = load(name)
+        policies[name] = make_policy(
+            name, model, tokenizer, config.lr, world.device, mesh, config.gradient_checkpointing, config.fused
+        )
+    firsts = [name for name in policies if homes[name][0] == world.rank]  # each tokenizer travels once
+    tokenizers = world.merge({name: policies[name].tokenizer for name in firsts})
+    return Team(policies, policy_of, make_engines(config, policies), tokenizers, world, homes, config.frozen)
+
+
+def make_engines(config: Config, policies: dict[str, Policy]) -> dict[str, Engine]:
+    """One engine for all policies of one architecture: loading a policy's weights before its turn is all they need."""
+    kinds: dict[str, Engine] = {}
+    engines = {}
+    for name, policy in policies.items():
+        kind = f"{policy.model.config.to_json_string()} {sorted(policy.stop_ids)}"
+        if kind not in kinds:
+            if config.engine == "vllm":
+                kinds[kind] = VllmEngine(
+                    policy, config.max_response_tokens, memory=config.engine_memory, sleep=config.engine_sleep
+                )
+            else:
+                kinds[kind] = TransformersEngine(policy, config.max_response_tokens)
+        engines[name] = kinds[kind]
+    return engines
+
+
+def first_model(config: Config, task: Task, world: World) -> Load:
+    """How a policy starts: the tiny model, or one from the hub or a folder; warm-started once for all policies."""
+    if config.model != "tiny" and not config.warm_start:
+        return lambda name: load_model(config.model)
+    model, tokenizer = tiny.build(config.seed) if config.model == "tiny" else load_model(config.model)
+    if not can_be_imitated(task.training):  # math and code: the tiny model shows that everything runs, no more
+        if world.main:
+            print(f"no warm start: {config.task} has no noisy answers to imitate; {config.model} starts as it is")
+    else:
+        device = "cpu" if config.model == "tiny" else config.device
+        if world.main:
+            tiny.warm_start(
+                make_policy("warm start", model, tokenizer, config.lr, device),
+                task.level,
+                steps=config.warm_start,
+                turns=config.max_turns,
+                seed=config.seed,
+                lr=3e-3 if config.model == "tiny" else 2e-5,
+            )
+            model.to("cpu")  # type: ignore[arg-type]
+        world.agree(model.parameters())  # all ranks start from the weights of rank 0
+    return lambda name: (copy.deepcopy(model), tokenizer)

@@ -1,0 +1,68 @@
+"""What a run says and writes down while it trains: rank 0 does, the other ranks are silent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from distributed.world import World
+from records.checkpoint import append_row, cut_log
+from records.metrics import alarms, step_line, transcript
+from records.trees import tree_rows
+from rollout import Decode, Evaluation, Rollout
+
+
+class Log:
+    """The logs of a run folder and its lines on the console.
+
+    `policies` and `agents` are names, in the order they are shown; `trees` environments of each step are recorded.
+    """
+
+    def __init__(
+        self, run: Path, world: World, steps: int, agents: Sequence[str], policies: Sequence[str], decode: Decode,
+        trees: int,
+    ):  # fmt: skip
+        self.run, self.world, self.steps, self.trees = run, world, steps, trees
+        self.agents, self.policies, self.decode = tuple(agents), list(policies), decode
+
+    def progress(self, first: int) -> Iterator[int]:
+        """The steps from `first` on, with a bar."""
+        return iter(
+            tqdm(range(first, self.steps), "train", initial=first, total=self.steps, disable=not self.world.main)
+        )
+
+    def say(self, text: str) -> None:
+        if self.world.main:
+            tqdm.write(text)
+
+    def cut(self, step: int) -> None:
+        """Drop the rows that were written after the checkpoint of `step`: they will be written again."""
+        if self.world.main:
+            for name in ("metrics.jsonl", "timing.jsonl", "trees.jsonl"):
+                cut_log(self.run / name, step)
+            # the evaluation after `step` steps stays, but that after the last one is made again
+            cut_log(self.run / "evaluations.jsonl", min(step + 1, self.steps) if step else 0)
+
+    def step(self, row: dict[str, Any], seconds: dict[str, float], result: Rollout, example: bool) -> None:
+        """One finished step: its metrics, its seconds, a few of its trees; with `example` a transcript is shown."""
+        if not self.world.main:
+            return
+        append_row(self.run / "metrics.jsonl", row)
+        append_row(self.run / "timing.jsonl", {"step": row["step"], **seconds})
+        for tree in tree_rows(result, row["step"], self.decode, self.trees):
+            append_row(self.run / "trees.jsonl", tree)
+        self.say(step_line(row, self.steps, self.agents, self.policies, seconds["step_s"]))
+        for alarm in alarms(row, self.policies):
+            self.say(f"  note: {alarm}")
+        if example:
+            self.say(transcript(result, row["step"]))
+
+    def evaluation(self, step: int, result: Evaluation) -> None:
+        """Held-out success after `step` steps."""
+        if self.world.main:
+            row = {"step": step, "success": result.success, "se": result.se, "n": result.n, "turns": result.turns}
+            append_row(self.run / "evaluations.jsonl", {**row, "formats": result.formats})
+        self.say(f"held-out success after {step} steps: {result.success:.3f} (n={result.n}, se {result.se:.3f})")

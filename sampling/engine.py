@@ -1,0 +1,77 @@
+"""What every engine promises: `engine(requests, n, temperature)` -> n completions for each request.
+
+Sampling is plain: temperature only, no top-p, top-k or penalties, and the log-probs are those of the distribution that
+was sampled from. Candidate k of a request is drawn with the request's seed + k.
+
+An engine holds a copy of a policy's weights. `load` replaces it, so policies of one architecture and one set of stop
+tokens can take turns on one engine, and whoever trains a policy decides when the engine learns of it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sampling.requests import Completion, Request
+
+Weights = Iterable[tuple[str, Tensor]]  # under the names of the transformers model, tied ones once
+
+
+class Engine(Protocol):
+    """`TransformersEngine` works everywhere, `VllmEngine` is fast on a GPU.
+
+    An engine that takes new requests while others run also has `stream(n, temperature) -> sampling.requests.Stream`.
+    """
+
+    dtype: torch.dtype  # of the weights that `load` wants
+
+    def load(self, weights: Weights) -> None:
+        """Replace the weights. Raises ValueError unless every weight of the model is given, by its own name."""
+        ...
+
+    def sleep(self) -> bool:
+        """Give memory back until the next `load`; False if the engine keeps it."""
+        ...
+
+    def __call__(self, requests: list[Request], n: int, temperature: float = 1.0) -> list[list[Completion]]:
+        """n completions for each request; temperature 0 is greedy (its log-probs are those at temperature 1)."""
+        ...
+
+
+def checked(weights: Weights, shapes: Mapping[str, torch.Size]) -> Iterator[tuple[str, Tensor]]:
+    """Pass the weights of a model on. ValueError at an unknown name, a wrong shape and, at the end, a missing name."""
+    missing = dict(shapes)
+    for name, weight in weights:
+        if name not in shapes:
+            raise ValueError(f"load: the engine has no weight {name}")
+        if weight.shape != shapes[name]:
+            raise ValueError(f"load: {name} has shape {tuple(weight.shape)}, the engine's {tuple(shapes[name])}")
+        missing.pop(name, None)
+        yield name, weight
+    if missing:
+        raise ValueError(
+            f"load: {len(missing)} weights of the engine were not given, the first is {next(iter(missing))}"
+        )
+
+
+def engine_dtype(device: torch.device) -> torch.dtype:
+    """A GPU samples in half the memory and time; on a CPU only float32 is fast, and log-probs agree to 1e-4."""
+    return torch.bfloat16 if device.type == "cuda" else torch.float32
+
+
+@contextmanager
+def random_state_kept(device: torch.device) -> Iterator[None]:
+    """The global random generators of Python, numpy and torch end as they began."""
+    python, numbers = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numbers)

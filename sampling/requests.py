@@ -1,0 +1,176 @@
+"""Requests and the scheduler: many environments wait for one engine, and neither may wait for long. No torch.
+
+A player (`rollout._play`) is a generator that plays one environment: it yields the requests of its next agents and is
+sent their completions. `drive` plays many of them at once. Who waits for whom:
+
+      player 1   player 2   player 3  ...     each waits for the answers to its own requests, then scores them
+         |          |          |              (in a thread of `pool`, if there is one) and asks again
+      submit     submit     submit
+         '----------+----------'
+                 stream                       in rounds: one call of the engine for all pending requests, so
+                    |                           everybody submits before anybody is answered
+                 collect                      continuous (vLLM): requests join while others run, and a player goes on
+                    |                           as soon as its own answers are there
+                 engine
+
+Whatever order answers come in, the result is the same: every request carries its own seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Executor, Future, wait
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar, cast
+
+import numpy as np
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, eq=False)  # two requests may be equal: each is itself
+class Request:
+    """One prompt to complete. `seed` is this request's own: candidate k of n uses seed + k."""
+
+    agent: str
+    prompt_ids: list[int]
+    seed: int
+
+
+@dataclass(frozen=True)
+class Completion:
+    """Sampled token ids (the stop token included), their log-probs as they were sampled, and why it ended."""
+
+    ids: list[int]
+    logprobs: list[float]
+    finish_reason: str  # "stop", or "length": cut off by the token limit
+
+
+def request_seed(seed: Sequence[int], env: int, turn: int, agent: int, spacing: int) -> int:
+    """A 62-bit seed from all of these, a multiple of `spacing`: seed + k never meets another request's."""
+    high, low = np.random.SeedSequence([*seed, env, turn, agent]).generate_state(2, np.uint64)
+    return int(high ^ (low >> np.uint64(1))) % (2**62 // spacing) * spacing
+
+
+class Generate(Protocol):
+    """An engine: n completions for each request, in order. A request whose prompt leaves no room to answer gets [].
+
+    An engine that takes new requests while others run also has `stream(n) -> Stream`.
+    """
+
+    def __call__(self, requests: list[Request], n: int) -> list[list[Completion]]: ...
+
+
+class Stream(Protocol):
+    """Requests in flight. `collect` makes progress and returns what is complete, in any order."""
+
+    in_rounds: bool  # True: `collect` answers all that was submitted, so everybody should have submitted before
+    cohorts: int  # groups of environments, each starting one `collect` after another (only where agents act in order)
+
+    def submit(self, requests: list[Request]) -> None: ...
+
+    def collect(self) -> list[tuple[Request, list[Completion]]]: ...
+
+    def __len__(self) -> int: ...
+
+    def busy(self, more: bool) -> bool:
+        """Whether to go on: requests are in flight here, or `more` is about to come, or another process needs us."""
+        ...
+
+
+class Rounds:
+    """A plain `generate` as a stream: one call for all pending requests."""
+
+    in_rounds, cohorts = True, 1
+
+    def __init__(self, generate: Generate, n: int):
+        self.generate, self.n = generate, n
+        self.pending: list[Request] = []
+
+    def submit(self, requests: list[Request]) -> None:
+        self.pending += requests
+
+    def collect(self) -> list[tuple[Request, list[Completion]]]:
+        requests, self.pending = self.pending, []
+        replies = self.generate(requests, self.n) if requests else []
+        if len(replies) != len(requests):
+            raise ValueError(f"the engine returned {len(replies)} lists for {len(requests)} requests")
+        return list(zip(requests, replies, strict=True))
+
+    def __len__(self) -> int:
+        return len(self.pending)
+
+    def busy(self, more: bool) -> bool:
+        return more or bool(self.pending)
+
+
+# ---------------------------------------------------------------------------------------------------------- scheduler
+
+Player = Generator[list[Request], list[list[Completion]], Result]
+
+
+@dataclass
+class _Game(Generic[Result]):
+    """One player on its way."""
+
+    player: Player[Result]
+    answers: dict[Request, list[Completion] | None] = field(default_factory=dict)  # to what it asked; None: in flight
+    result: Result | None = None
+
+    @property
+    def complete(self) -> bool:
+        return None not in self.answers.values()
+
+    def resume(self) -> _Game[Result]:
+        """Let the player act on its answers until it asks again or ends. Scoring happens here."""
+        try:
+            answers = cast(list[list[Completion]], list(self.answers.values()) or None)  # None starts a generator
+            self.answers = dict.fromkeys(self.player.send(answers))
+        except StopIteration as end:
+            self.answers, self.result = {}, end.value
+        return self
+
+
+def drive(
+    players: Sequence[Player[Result]], generate: Generate, n: int, pool: Executor | None = None, in_order: bool = True
+) -> list[Result]:
+    """Play all environments to their end with n completions a request; returns what the players return.
+
+    `in_order`: agents act one after the other, so that cohorts of environments may start one after the other. Raises
+    ValueError when the engine returns the wrong number of completions.
+    """
+    stream: Stream = generate.stream(n) if hasattr(generate, "stream") else Rounds(generate, n)
+    games = [_Game(player) for player in players]
+    asked: dict[Request, _Game[Result]] = {}  # who waits for a request in flight
+    cohorts = stream.cohorts if in_order else 1
+    starts = [games[cohort::cohorts] for cohort in range(cohorts)]
+    scoring: list[Future[_Game[Result]]] = []
+    while stream.busy(bool(starts or scoring)):
+        if starts:
+            scoring += [_submit(pool, game) for game in starts.pop(0)]
+        if scoring:
+            patience = None if stream.in_rounds or not asked else 0
+            wait(scoring, patience, ALL_COMPLETED if stream.in_rounds else FIRST_COMPLETED)
+            ready, scoring = [f for f in scoring if f.done()], [f for f in scoring if not f.done()]
+            for game in (future.result() for future in ready):
+                asked |= dict.fromkeys(game.answers, game)
+                stream.submit(list(game.answers))
+        for request, candidates in stream.collect():
+            if len(candidates) not in (0, n):
+                raise ValueError(
+                    f"the engine returned {len(candidates)} completions for agent {request.agent}, expected {n}"
+                )
+            game = asked.pop(request)
+            game.answers[request] = candidates
+            if game.complete:
+                scoring.append(_submit(pool, game))
+    return [cast(Result, game.result) for game in games]
+
+
+def _submit(pool: Executor | None, game: _Game[Result]) -> Future[_Game[Result]]:
+    """Resume a player in the pool, or here and now."""
+    if pool is not None:
+        return pool.submit(game.resume)
+    future: Future[_Game[Result]] = Future()
+    future.set_result(game.resume())
+    return future
