@@ -156,6 +156,7 @@ GROUPS: dict[str, list[type]] = {
 
 def make_parser() -> ArgumentParser:
     parser = ArgumentParser(
+        usage="train.py [--option VALUE ...]",
         description="AT-GRPO: on-policy reinforcement learning for a team of language-model agents (arXiv 2510.11062).",
         allow_abbrev=False,
         formatter_class=lambda prog: HelpFormatter(prog, max_help_position=30, width=80),

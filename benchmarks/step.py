@@ -24,7 +24,6 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-import train
 from benchmarks.shapes import SHAPES, random_model
 from distributed import exchange
 from distributed.world import World, start
@@ -32,6 +31,7 @@ from envs import Reward
 from grouping import assign_advantages, group_samples
 from model import tiny
 from options import Config
+from prepare import make_team
 from records.metrics import Clock
 from rollout import rollout_tree
 from sampling.team import Team
@@ -72,7 +72,7 @@ def build_team(args: argparse.Namespace, world: World) -> Team:
         policies=[args.policies], engine=args.engine, engine_memory=args.memory, engine_sleep=args.sleep,
         max_response_tokens=args.max_tokens, lr=1e-6, gradient_checkpointing=args.ckpt, fused=args.fused,
     )  # fmt: skip
-    team = train.make_team(config, Talk.agents, world, lambda name: build_model(args, world.device))
+    team = make_team(config, Talk.agents, world, lambda name: build_model(args, world.device))
     team.wavefront = not args.no_wavefront
     return team
 
@@ -88,7 +88,7 @@ def one_step(args: argparse.Namespace, team: Team, step: int) -> dict[str, float
         team.rest()
     assign_advantages(group_samples(result.samples))
     with clock("exchange"):
-        result = exchange.share(world, result)
+        result = exchange.gather_episodes(world, result)
     with clock("update"):
         for name, policy in team.policies.items():
             batch = [sample for sample in result.samples if team.policy_of[sample.key.agent] == name]

@@ -40,6 +40,7 @@ from benchmarks.shapes import SHAPES, random_model
 from distributed.world import start
 from grouping import GroupKey, Sample
 from model import fused, packing, tiny
+from model.attention import packed
 from model.policy import Policy, make_policy
 from update import UpdateConfig, update
 
@@ -131,13 +132,12 @@ def run_ours(variant: str, args: argparse.Namespace, samples: list[Sample]) -> d
 @torch.no_grad()
 def fill_engine_logprobs(policy: Policy, samples: list[Sample], budget: int) -> None:
     """The engine that would have sampled these responses agrees with the trainer: no mismatch weight, as in TRL."""
-    with packing.packed(policy.model):
+    with packed(policy.model):
         for members in packing.micro_batches(packing.by_prompt(samples), budget):
-            pack = packing.pack_samples(members, policy.device)
-            logprobs = policy.logprobs(pack, 1.0)[0].cpu()
-            for sample, part in zip(
-                pack.samples, logprobs.split([len(s.response_ids) for s in pack.samples]), strict=True
-            ):
+            logprobs = policy.logprobs(packing.pack_samples(members, policy.device), 1.0)[0].cpu()
+            packed_samples = [sample for group in members for sample in group]
+            lengths = [len(sample.response_ids) for sample in packed_samples]
+            for sample, part in zip(packed_samples, logprobs.split(lengths), strict=True):
                 sample.logprobs = part.tolist()
 
 

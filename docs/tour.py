@@ -32,6 +32,7 @@ from model.attention import packed
 from model.packing import Pack, by_prompt, micro_batches, pack_samples
 from model.policy import Policy, load_model, make_policy
 from options import Config, parse
+from prepare import make_team, task_of
 from records.trees import tree_rows
 from rollout import Rollout, rollout_chains, rollout_tree
 from sampling.ablations import prompt_key
@@ -87,13 +88,13 @@ def replay(run: Path) -> Tour:
     train.main(argv)
     config, objective = parse(argv)
     start = run / "checkpoints" / "step-000000"
-    agents = train.training_env(config).agents
-    team = train.make_team(config, agents, World(), lambda name: load_model(str(start / name)))
+    task = task_of(config)
+    team = make_team(config, task.training.agents, World(), lambda name: load_model(str(start / name)))
     ids = range(config.envs_per_step)
 
     def sample(method: Any) -> Rollout:
         return method(
-            [train.training_env(config).reset(seed=i) for i in ids],
+            [task.level(i) for i in ids],
             team.sampler(objective.temperature),
             encode=team.encode,
             decode=team.decode,
@@ -161,9 +162,9 @@ def question_blocks(tour: Tour) -> dict[str, str]:
     committed = [sample for sample in samples if sample.committed]
     twins = []
     for sample in (s for s in tied if s.reward == max(t.reward for t in tied)):
-        env = train.training_env(tour.config).reset(seed=ENV)
-        for step in tour.result.episodes[ENV].actions[:2]:
-            env.step(step.agent, step.text)
+        env = task_of(tour.config).level(ENV)
+        for action in tour.result.episodes[ENV].actions[:2]:
+            env.step(action.agent, action.text)
         env.step("tool_user", tour.text(sample))
         seen = env.observe("planner")[1]["content"].splitlines()[1]
         twins.append(f"reward {sample.reward:.3f}{' *' if sample.committed else '  '} the planner reads: {seen}")
@@ -185,8 +186,8 @@ def question_blocks(tour: Tour) -> dict[str, str]:
 def update_blocks(tour: Tour) -> dict[str, str]:
     """Packing, loss, one optimizer step, the hand-over to the engine. Changes the weights."""
     samples, group = tour.result.samples, tour.stage(0, "tool_user")
-    shared = [kept for members in by_prompt(samples) if (kept := [s for s in members if s.advantage])]
-    packs = [pack_samples(part) for part in micro_batches(shared, tour.objective.micro_batch_tokens)]
+    groups = [kept for members in by_prompt(samples) if (kept := [s for s in members if s.advantage])]
+    packs = [pack_samples(part) for part in micro_batches(groups, tour.objective.micro_batch_tokens)]
     loss = _loss(tour, group)
 
     before = tour.logprobs(group, tour.policy)
@@ -198,7 +199,7 @@ def update_blocks(tour: Tour) -> dict[str, str]:
     moved = zip(group, before, tour.logprobs(group, twin), tour.logprobs(group, tour.policy), strict=True)
     stale = [(tour.token_logprobs(pack, tour.policy) - pack.engine).abs() for pack in packs]
     return {
-        "pack": _pack(tour, group, shared, packs),
+        "pack": _pack(tour, group, groups, packs),
         "loss": loss,
         "moved": _lines(
             f"c={c}  advantage {s.advantage:+.3f}  log-prob {b:6.2f}, change with its group alone {alone - b:+.3f}, "
@@ -214,12 +215,12 @@ def update_blocks(tour: Tour) -> dict[str, str]:
     }
 
 
-def _pack(tour: Tour, group: list[Sample], shared: list[list[Sample]], packs: list[Pack]) -> str:
-    alone, kept = pack_samples([group]), [sample for members in shared for sample in members]
+def _pack(tour: Tour, group: list[Sample], groups: list[list[Sample]], packs: list[Pack]) -> str:
+    alone, kept = pack_samples([group]), [sample for members in groups for sample in members]
     return _lines(
         [
-            f"segments    {alone.segments.length.tolist()}: the prompt, then responses without their last token",
-            f"see before  {alone.segments.prefix_length.tolist()}",
+            f"segments    {alone.layout.length.tolist()}: the prompt, then responses without their last token",
+            f"see before  {alone.layout.prefix_length.tolist()}",
             f"this group  {len(alone)} tokens, {_unshared(group)} if every response had its own prompt",
             f"whole step  {sum(map(len, packs))} tokens in {len(packs)} pack, {_unshared(kept)} without sharing",
         ]

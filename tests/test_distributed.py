@@ -14,6 +14,7 @@ from ranks import run_ranks
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
+import prepare
 import train
 from distributed import exchange, shard
 from distributed.world import World, place, start
@@ -241,7 +242,7 @@ def test_wrong_combinations_fail_before_any_model_is_loaded(monkeypatch):
     for size, placement in ((3, []), (2, ["tool_user=0"])):
         config.placement = placement
         with pytest.raises(ValueError, match=r"ranks"):
-            train.make_team(config, ["tool_user", "planner"], World(0, size), lambda name: pytest.fail("loaded"))
+            prepare.make_team(config, ["tool_user", "planner"], World(0, size), lambda name: pytest.fail("loaded"))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
@@ -290,7 +291,7 @@ def team_rollout(world, envs, homes, sample=rollout_tree, wavefront=True, log=No
         max_turns=2,
         env_ids=ids,
     )
-    return exchange.share(world, result)
+    return exchange.gather_episodes(world, result)
 
 
 def summary(result):
@@ -459,7 +460,7 @@ def test_a_rank_loads_only_the_policies_that_live_on_it_and_has_all_tokenizers()
             return tiny.build(0)
 
         world = start("cpu")
-        team = train.make_team(config, ["tool_user", "planner"], world, load)
+        team = prepare.make_team(config, ["tool_user", "planner"], world, load)
         found = asked, list(team.policies), [team.encode(agent, messages) for agent in team.policy_of]
         world.close()
         return found

@@ -22,6 +22,7 @@ import pytest
 import train
 from distributed.world import place
 from options import parse, parse_policies
+from prepare import task_of
 from records import metrics
 from tasks import play
 
@@ -223,7 +224,7 @@ def check_training(argv, ranks):
         assert config.eval_data
         agents = {"math": ("reasoner", "tool_user"), "code": ("coder", "tester")}[config.task]
     else:
-        agents = train.training_env(config).agents
+        agents = task_of(config).training.agents
     names = list(dict.fromkeys(parse_policies(config.policies, agents).values()))
     homes = place(names, ranks, config.placement)
     assert set().union(*homes.values()) == set(range(ranks))
@@ -260,7 +261,7 @@ def test_a_recipe_is_the_setting_of_the_paper(recipe, options):
     assert (config.sampling, config.grouping, config.policies) == ("tree", "agent_turn", ["per_role"])
     assert (objective.temperature, config.engine, config.sandbox) == (1, "vllm", "require")
     if task not in ("math", "code"):
-        env = train.training_env(config)
+        env = task_of(config).training
         assert env.tool == "python"
         sizes = {"plan_path": ("rows", "cols", 10), "sokoban": ("rows", "cols", 6), "sudoku": ("size", "size", 4)}
         *names, expected = sizes[task]
@@ -296,7 +297,7 @@ def test_the_tables_of_memory_and_time_are_those_of_the_script():
 
 def test_the_number_of_responses_on_the_page():
     config, _ = parse(read(ROOT / "recipes" / "plan_path_8b.args").split())
-    factors = (config.envs_per_step, len(train.training_env(config).agents), config.max_turns, config.num_candidates)
+    factors = (config.envs_per_step, len(task_of(config).training.agents), config.max_turns, config.num_candidates)
     assert f"{' * '.join(map(str, factors))} = {math.prod(factors)} responses" in read(ROOT / "docs" / "reproduce.md")
     assert estimate.step_seconds(0, 1, 1, math.inf) == math.prod(factors)
 

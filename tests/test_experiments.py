@@ -21,9 +21,10 @@ import train
 from experiments import ABLATIONS, MAIN, TRAININGS, Plan
 from grouping import assign_advantages, group_samples
 from options import all_options, parse, parse_policies
+from prepare import task_of
 from records.checkpoint import latest_checkpoint
-from rollout import rollout_chains, rollout_tree
-from sampling.ablations import agent_key, prompt_key, turn_key
+from rollout import rollout_tree
+from sampling.ablations import agent_key, outcome, prompt_key, rollout_parallel, turn_key
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def test_every_training_samples_at_most_the_same_number_of_candidates_a_step(pla
     assert {name: TRAININGS[name].envs for name in by_hand} == by_hand
     for name in TRAININGS:
         config, _ = parse(plan.job(name, 3).options)
-        agents = len(train.training_env(config).agents)
+        agents = len(task_of(config).training.agents)
         assert config.envs_per_step * agents * config.max_turns * config.num_candidates == 3072, name
         assert (config.device, config.steps, config.seed) == ("cpu", 50, 3)
         assert config.output_dir == str(plan.folder / f"{name}-seed3")
@@ -71,7 +72,7 @@ def test_the_rows_are_those_of_the_paper_and_differ_in_what_they_say(plan):
     for row in [*MAIN, *ABLATIONS]:
         for agent, (name, policy) in row.team.items():
             config, _ = parse(plan.job(name, 0).options)
-            policies = parse_policies(config.policies, train.training_env(config).agents)
+            policies = parse_policies(config.policies, task_of(config).training.agents)
             assert agent in policies
             assert policy in policies.values()
     for label, option in {"alpha = 0.5": "--alpha 0.5", "outcome reward only": "--reward outcome"}.items():
@@ -394,7 +395,7 @@ def test_parallel_chains_leave_groups_of_one_after_the_first_action():
     def answers(request, k):
         return numbers.setdefault(request.seed, str(len(numbers) % 9 + 1))
 
-    result = play_toy(rollout_chains, answers, returns=False)
+    result = play_toy(rollout_parallel, answers)
     groups = group_samples(result.samples, prompt_key)
     assert sorted(len(group) for group in groups.values()) == [1] * 9 + [3]
     first = next(group for group in groups.values() if len(group) == 3)
@@ -406,18 +407,18 @@ def test_parallel_chains_leave_groups_of_one_after_the_first_action():
 
 
 def test_chains_that_saw_the_same_prompt_are_compared():
-    result = play_toy(rollout_chains, lambda request, k: "3", returns=False)
+    result = play_toy(rollout_parallel, lambda request, k: "3")
     groups = group_samples(result.samples, prompt_key)
     assert [len(group) for group in groups.values()] == [3, 3, 3, 3]
 
 
 def test_outcome_reward_counts_nothing_but_a_solved_task():
     """Candidates 9, 5 and 1! : the last one solves the task with the lowest local reward, and is committed."""
-    result = play_toy(rollout_tree, lambda request, k: ["9", "5", "1!"][k], outcome_only=True, alpha=0.0)
+    result = play_toy(rollout_tree, lambda request, k: ["9", "5", "1!"][k], mix=outcome, alpha=0.0)
     assert [sample.reward for sample in result.samples] == [0, 0, 1]
     assert [sample.committed for sample in result.samples] == [False, False, True]
     with pytest.raises(ValueError, match="not finite"):
-        play_toy(rollout_tree, lambda request, k: "nan", outcome_only=True)
+        play_toy(rollout_tree, lambda request, k: "nan", mix=outcome)
 
 
 TINY = "--device cpu --warm-start 20 --eval-envs 4 --envs-per-step 4 --num-candidates 4 --max-turns 2 --trees 0"

@@ -15,6 +15,7 @@ import evaluate
 import experiments
 import train
 from options import parse, parse_policies
+from prepare import task_of
 from tasks import code_data, math_env, play
 from tasks.code_env import golden_tests, reference_solution
 from tasks.math_answers import math_equal
@@ -154,7 +155,7 @@ def test_every_command_parses(readme, capsys):
                 assert config.data, argv
                 assert config.eval_data, argv
             else:
-                parse_policies(config.policies, train.training_env(config).agents)
+                parse_policies(config.policies, task_of(config).training.agents)
         if script == "envs.py":
             assert {word for word in argv if word.startswith("--")} <= help_of(play.play, capsys)
             assert argv[:1] == ["--help"] or argv[0] in envs.TASKS

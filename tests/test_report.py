@@ -20,7 +20,7 @@ from helpers import ScriptedEngine, Toy
 import report
 from grouping import assign_advantages, group_samples, trajectory_key
 from records.checkpoint import append_row
-from records.metrics import rollout_metrics
+from records.metrics import groups_per_turn, rollout_metrics
 from records.trees import tree_rows
 from rollout import rollout_chains, rollout_tree
 
@@ -49,7 +49,9 @@ def play(run, step, script=digits, sample=rollout_tree, envs=2, **toy):
     )
     counts = assign_advantages(groups)
     trained = {"p/entropy": 0.5, "p/logprob_gap": 1e-7, "p/grad_norm": 0.3, "p/clip_fraction": 0.0}
-    append_row(run / "metrics.jsonl", {"step": step, **rollout_metrics(result, groups, counts), **trained})
+    append_row(
+        run / "metrics.jsonl", {"step": step, **rollout_metrics(result, counts | groups_per_turn(groups)), **trained}
+    )
     append_row(run / "timing.jsonl", {"step": step, "sample_s": 1.5, "sync_s": 0.0, "peak_gb": 0.5})
     for row in tree_rows(result, step, engine.decode, 2):
         append_row(run / "trees.jsonl", row)

@@ -12,12 +12,13 @@ import pytest
 from helpers import Toy, make_sample
 from transformers import AutoModelForCausalLM
 
+import prepare
 import train
 from grouping import assign_advantages, group_samples
 from options import Config, parse, parse_policies
 from records.checkpoint import latest_checkpoint
-from records.metrics import alarms, rollout_metrics, step_line, transcript
-from rollout import Episode, Rollout, Step
+from records.metrics import alarms, groups_per_turn, rollout_metrics, step_line, transcript
+from rollout import Action, Episode, Rollout
 from tasks.boards import Board
 
 ROOT = Path(__file__).parent.parent
@@ -112,7 +113,7 @@ class Killed(BaseException):
 @pytest.mark.parametrize("finished", [0, 1, 2])
 def test_a_resumed_run_equals_an_uninterrupted_one(three_steps, tmp_path, monkeypatch, finished):
     """The run stops after the metrics of a step and before its checkpoint: the step is done again."""
-    original = train.save_checkpoint
+    original = prepare.save_checkpoint
 
     def save(folder, step, *rest):
         if step > finished:
@@ -120,7 +121,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(three_steps, tmp_path, monkey
         return original(folder, step, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(train, "save_checkpoint", save)
+        patch.setattr(prepare, "save_checkpoint", save)
         with pytest.raises(Killed):
             run(tmp_path / "cut", "--keep", "9", steps=3)
     assert len(rows(tmp_path / "cut")) == finished + 1
@@ -242,19 +243,27 @@ def test_help_fits_a_screen_or_two(capsys):
         train.main(["--help"])
     assert exit_.value.code == 0
     out = capsys.readouterr().out
-    options = set(re.findall(r"^  (--[a-z]\w*)", out, re.M))
+    options = set(re.findall(r"^  (--[a-z][\w-]*)", out, re.M))
     assert {"--task", "--workflow", "--model", "--engine", "--policies", "--sampling", "--grouping"} <= options
-    assert {"--steps", "--seed", "--output_dir", "--resume"} <= options
+    assert {"--steps", "--seed", "--output-dir", "--resume"} <= options
     assert len(options) <= 44
+    assert not {option for option in options if "_" in option}  # one spelling each
     assert len(out.splitlines()) <= 100
+    assert max(map(len, out.splitlines())) <= 80
+    for title in ("task", "team", "sampling", "objective", "engine and memory", "run"):
+        assert f"\n{title}:\n" in out
 
 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ("--stepz 3", "--stepz"),
+        ("--stepz 3", "--stepz: no such option (did you mean --steps?)"),
         ("--step 3", "--step"),  # no abbreviations
         ("--task chess", "--task chess"),
+        ("--task sudoko", "did you mean sudoku?"),
+        ("--alpha nan", "--alpha nan"),
+        ("--lr inf", "--lr inf"),
+        ("--lr-final -1", "--lr-final -1"),
         ("--workflow ensemble", "workflow='ensemble'"),
         ("--sampling chains", "--sampling chains --grouping agent_turn"),
         ("--grouping trajectory", "--sampling tree --grouping trajectory"),
@@ -326,7 +335,7 @@ def test_ranks_of_a_machine_share_its_cores(monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 12)
     for ranks, threads in ((1, 12), (4, 3), (99, 1)):
         monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
-        assert train.scoring_pool(config, train.training_env(config))._max_workers == threads
+        assert prepare.scoring_pool(config, prepare.task_of(config))._max_workers == threads
 
 
 AGENTS = ("tool_user", "planner")
@@ -371,7 +380,7 @@ def row_of(groups):
     samples = [make_sample(r, key=(env, env % 2, "ann")) for env, group in enumerate(groups) for r in group]
     collected = group_samples(samples)
     result = Rollout([Episode(0, samples=samples)])
-    return rollout_metrics(result, collected, assign_advantages(collected))
+    return rollout_metrics(result, assign_advantages(collected) | groups_per_turn(collected))
 
 
 def test_dead_groups_are_counted_and_announced():
@@ -407,7 +416,7 @@ def test_a_row_and_a_transcript_can_be_read():
     assert "entropy 1.25" in line
     env = Toy(("ann",))
     messages = env.observe("ann")
-    episode = Episode(3, steps=[Step(0, "ann", messages, "7!", env.step("ann", "7!"))], solved=True)
+    episode = Episode(3, actions=[Action(0, "ann", messages, "7!", env.step("ann", "7!"))], solved=True)
     text = transcript(Rollout([episode]), 4)
     for part in ("step 5", "environment 3", messages[-1]["content"], "7!", "team 1.00", "local 0.70", "solved"):
         assert part in text
