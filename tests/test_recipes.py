@@ -168,12 +168,13 @@ REHEARSED += [(f"{task}_1.7b", "MAS + AT-GRPO, per role") for task in TASKS]
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("base", "row"), REHEARSED)
 def test_every_training_runs_for_a_step(base, row, tmp_path, capsys, talkative):
     task = base.rsplit("_", 1)[0]
     train.main([*words(base, ROWS[row]), *small(task, tmp_path)])
-    assert re.search(r"held-out success 0\.\d+ -> [01]\.\d+ \(n=\d, se 0\.\d+\)\n$", capsys.readouterr().out)
+    assert re.search(r"held-out success [01]\.\d+ -> [01]\.\d+ \(n=\d, se 0\.\d+\)\n$", capsys.readouterr().out)
     (metrics,) = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
     assert metrics["samples"] > 0
     if "AT-GRPO" in row and "outcome" not in row:  # so few whole trajectories may well all fail, candidates do not
@@ -182,6 +183,7 @@ def test_every_training_runs_for_a_step(base, row, tmp_path, capsys, talkative):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("row", [row for row in ROWS if "untrained" in row])
 @pytest.mark.parametrize("task", TASKS)
