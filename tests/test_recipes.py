@@ -102,6 +102,15 @@ def test_every_row_has_the_same_number_of_candidates(tmp_path):
         assert total <= CANDIDATES < total + agents * turns * candidates, row
 
 
+def test_the_other_way_to_as_many_candidates():
+    (envs, candidates) = re.search(r"`--envs-per-step (\d+) --num-candidates (\d+)` after its files", PAGE).groups()
+    assert int(envs) * int(candidates) == CANDIDATES
+    times = [
+        parse(words("code_1.7b", files))[0].envs_per_step * 200 // 4000 for files in (ROWS["single agent + GRPO"], ())
+    ]
+    assert "{} times, a team {} times".format(*times) in PAGE
+
+
 def test_every_file_of_a_row_is_used_and_every_recipe_is_on_the_page():
     used = {file for files in ROWS.values() for file in files}
     assert used == {path.stem for path in (ROOT / "recipes" / "rows").glob("*.args")}
