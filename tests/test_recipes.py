@@ -154,7 +154,7 @@ def small(task, tmp_path):
     options = (
         "--model tiny --engine transformers --device cpu --sandbox auto --warm-start 0 --steps 1 --envs-per-step 2"
     )
-    options += " --num-candidates 3 --eval-envs 2 --max-response-tokens 12 --report-every 0 --trees 1"
+    options += " --num-candidates 3 --eval-envs 2 --max-response-tokens 4 --report-every 0 --trees 1"
     for option, row in zip(("--data", "--eval-data"), DATA.get(task, ()), strict=False):
         path = tmp_path / f"{option.strip('-')}.jsonl"
         path.write_text(json.dumps(row), encoding="utf-8")
