@@ -71,7 +71,7 @@ def set_up(config: Config, objective: UpdateConfig, world: World) -> Run:
         return replace(run, start=state["step"], before=state["before"])
     log.say(f"{config.task} ({config.workflow}): {team.describe()}; run folder {folder}")
     log.say(f"the first prompt, as the model sees it:\n{first_prompt(config, task, team)}")
-    log.cut(0)  # of a start that was stopped before there was a run
+    log.clear()
     run = replace(run, before=run.evaluate(0).success)
     run.save(0)
     if world.main:  # last: before this file exists there is no run to resume, and the folder can simply be used again

@@ -38,13 +38,17 @@ class Log:
         if self.world.main:
             tqdm.write(text)
 
+    def clear(self) -> None:
+        """Forget a start that was stopped before there was a run."""
+        if self.world.main:
+            (self.run / "evaluations.jsonl").unlink(missing_ok=True)
+
     def cut(self, step: int) -> None:
         """Drop the rows that were written after the checkpoint of `step`: they will be written again."""
         if self.world.main:
             for name in ("metrics.jsonl", "timing.jsonl", "trees.jsonl"):
                 cut_log(self.run / name, step)
-            # the evaluation after `step` steps stays, but that after the last one is made again
-            cut_log(self.run / "evaluations.jsonl", min(step + 1, self.steps) if step else 0)
+            cut_log(self.run / "evaluations.jsonl", min(step + 1, self.steps))  # only the last one is made again
 
     def step(self, row: dict[str, Any], seconds: dict[str, float], result: Rollout, example: bool) -> None:
         """One finished step: its metrics, its seconds, a few of its trees; with `example` a transcript is shown."""

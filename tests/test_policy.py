@@ -91,7 +91,7 @@ def test_thinking_mode_is_off_in_templates_that_know_it():
 def test_warm_start_learns_the_format_and_repeats():
     def run(steps):
         policy = tiny_policy()
-        make = lambda: PlanPath(rows=3, cols=3, blocks=0.0, max_moves=2, view="cells")  # noqa: E731
+        make = lambda seed: PlanPath(rows=3, cols=3, blocks=0.0, max_moves=2, view="cells").reset(seed=seed)  # noqa: E731
         return policy, tiny.warm_start(policy, make, steps=steps, turns=1, seed=0)
 
     (first, start), (second, _), (_, later) = run(2), run(2), run(12)

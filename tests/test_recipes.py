@@ -15,6 +15,7 @@ import evaluate
 import train
 from distributed.world import place
 from options import parse, parse_policies
+from prepare import task_of
 from sampling.team import Team
 
 ROOT = Path(__file__).parent.parent
@@ -73,7 +74,8 @@ def environment(config, tmp_path):
     if rows:
         path = tmp_path / "data.jsonl"
         path.write_text(json.dumps(rows[0]), encoding="utf-8")
-    return train.training_env(config, str(path) if rows else "")
+        config.data = config.eval_data = str(path)
+    return task_of(config, training=False).held_out
 
 
 @pytest.mark.parametrize("row", ROWS)
@@ -131,7 +133,7 @@ def test_a_recipe_is_the_setting_of_the_paper(base):
     if task in ("math", "code"):
         assert config.eval_envs > 674, "all of OlympiadBench, the largest evaluation set"
         return
-    env = train.training_env(config)
+    env = task_of(config).training
     assert env.tool == "python"
     *names, expected = {"plan_path": ("rows", "cols", 10), "sokoban": ("rows", "cols", 6), "sudoku": ("size", 4)}[task]
     assert {getattr(env, name) for name in names} == {expected}
@@ -141,7 +143,8 @@ def test_a_recipe_is_the_setting_of_the_paper(base):
 def test_recipes_of_mathematics_read_aime():
     config, _ = parse(words("math_1.7b", ()))
     for name in ("aime24", "aime25", "olympiadbench"):
-        env = train.training_env(config, str(Path(os.environ["AT_GRPO_DATA"]) / f"{name}.jsonl"))
+        config.eval_data = str(Path(os.environ["AT_GRPO_DATA"]) / f"{name}.jsonl")
+        env = task_of(config, training=False).held_out
         assert len(env.problems) >= 30
         assert env.agents == ("reasoner", "tool_user")
 
