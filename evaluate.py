@@ -17,7 +17,7 @@ from pathlib import Path
 
 import train
 from distributed.world import start
-from model.policy import load_model
+from model.loading import load_model
 from options import Config, default_device, parse
 from records.checkpoint import latest_checkpoint
 from rollout import Evaluation

@@ -356,7 +356,7 @@ def play(sources: dict[str, tuple[str, str]], path: str, options: Sequence[str])
     """Held-out success of a team whose agents are played by policies of finished runs: agent -> (run, policy)."""
     import train
     from distributed.world import World
-    from model.policy import load_model
+    from model.loading import load_model
     from options import parse
     from records.checkpoint import latest_checkpoint, write_text
 

@@ -42,7 +42,8 @@ from grouping import (
     turn_key,
 )
 from model import tiny
-from model.policy import Policy, load_model, make_policy
+from model.loading import load_model
+from model.policy import Policy, make_policy
 from options import Config, all_options, check_run_folder, parse, parse_policies
 from records.checkpoint import append_row, cut_log, latest_checkpoint, load_optimizers, save_checkpoint, write_text
 from records.metrics import Clock, alarms, rollout_metrics, step_line, transcript

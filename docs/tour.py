@@ -28,8 +28,9 @@ import torch
 import train
 from distributed.world import World
 from grouping import EPS, GroupKey, Sample, agent_turn_key, assign_advantages, group_samples, prompt_key, trajectory_key
+from model.loading import load_model
 from model.packing import Pack, micro_batches, pack_samples, packed, shared_prompts
-from model.policy import Policy, load_model, make_policy
+from model.policy import Policy, make_policy
 from options import Config, parse
 from records.trees import tree_rows
 from rollout import Rollout, request_seed, rollout_chains, rollout_tree
