@@ -49,9 +49,7 @@ class Sudoku(Board):
             "You have several turns."
         )
         row = ", ".join("0" for _ in range(size))
-        self.ANSWER = (
-            f"End with one line: #### and all {size} rows, 0 where you leave a cell empty: #### [[{row}], ...]"
-        )
+        self.ANSWER = f"#### and all {size} rows, 0 where you leave a cell empty: #### [[{row}], ...]"
 
     @classmethod
     def from_rows(cls, rows: Sequence[str] | Sequence[Sequence[int]], **options: Any) -> Sudoku:
@@ -77,12 +75,13 @@ class Sudoku(Board):
         return env
 
     def _generate(self, rng: np.random.Generator) -> None:
-        while True:
+        for _ in range(1000):  # 9 x 9 with 50 blanks: one try in twelve is enough
             solution = next(_completions([0] * self.size**2, self.size, rng))
             clues = _dig(solution, self.size, self.blanks, rng)
             if clues.count(0) == self.blanks:
                 self.clues, self.solution = tuple(clues), solution
                 return
+        raise ValueError(f"size={self.size}, blanks={self.blanks}: found no puzzle; choose fewer blanks")
 
     def _load(self) -> None:
         super()._load()
