@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -16,7 +17,14 @@ from typing import cast
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
-from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import (
+    AttentionInterface,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+)
 from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.utils import logging
@@ -49,10 +57,15 @@ def load_model(source: str) -> tuple[PreTrainedModel, Tokenizer]:
     ValueError in one line when a file is missing or damaged, or when `update.py` cannot train the model: it needs plain
     full attention in every layer, a plain output head, and a tokenizer with a chat template.
     """
+    if not sys.stderr.isatty():
+        logging.disable_progress_bar()
     with refusing(source):
         check_files(source)
     with refusing(source, "no model that transformers can load, config.json: "):
         AutoConfig.from_pretrained(source, trust_remote_code=False)
+    with refusing(source, "generation_config.json: "):
+        if (Path(source) / "generation_config.json").is_file():
+            GenerationConfig.from_pretrained(source)
     with refusing(source, "no model that transformers can load, tokenizer: "):
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     with refusing(source, "no model that transformers can load: "):

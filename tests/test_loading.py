@@ -412,6 +412,8 @@ def test_every_damage_is_refused_or_changes_nothing(whole, tmp_path):
         ("generation_config.json", b"{", "generation_config.json: not readable as JSON"),
         ("generation_config.json", b'{"eos_token_id": 100000}', "generation_config.json: eos_token_id 100000"),
         ("generation_config.json", b'{"eos_token_id": [4, "x"]}', "generation_config.json: eos_token_id 'x'"),
+        ("generation_config.json", b'{"eos_token_id": 4, "max_new_tokens": -1}', "generation_config.json: `max_new"),
+        ("generation_config.json", b'{"eos_token_id": 4, "pad_token_id": "x"}', "generation_config.json: TypeError"),
         ("tokenizer_config.json", None, "tokenizer_config.json is missing"),
         ("tokenizer_config.json", b"{}", "tokenizer_config.json: tokenizer_class is missing"),
         ("tokenizer.json", None, "tokenizer"),
