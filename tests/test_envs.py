@@ -229,6 +229,15 @@ def test_a_generator_that_finds_no_level_says_so(task, options):
     assert time.process_time() - start < 20
 
 
+def test_a_sudoku_that_takes_forever_to_solve_is_an_error():
+    """Norvig's puzzle without a solution took half an hour there."""
+    puzzle = ".....5.8....6.1.43..........1.5........1.6...3.......553.....61........4........."
+    with pytest.raises(ValueError, match=r"Sudoku: .*no solution"):
+        Sudoku.from_rows([puzzle[i : i + 9] for i in range(0, 81, 9)])
+    hard = "4.....8.5.3..........7......2.....6.....8.4......1.......6.3.7.5..2.....1.4......"  # one solution
+    assert 0 not in Sudoku.from_rows([hard[i : i + 9] for i in range(0, 81, 9)]).solution
+
+
 def test_a_sudoku_that_is_never_found_is_an_error(monkeypatch):
     monkeypatch.setattr(sudoku, "_dig", lambda solution, size, blanks, rng: list(solution))
     with pytest.raises(ValueError, match="size=4, blanks=10: found no puzzle"):

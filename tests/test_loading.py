@@ -397,6 +397,7 @@ def test_a_damaged_folder_is_refused_or_changes_nothing(whole, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_every_damage_is_refused_or_changes_nothing(whole, tmp_path):
     refused, same, settings = check_damages(whole, tmp_path, lambda _: True)
     print(f"{refused} refused, {same} without effect, {settings} settings")
