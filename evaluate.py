@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from distributed.world import start
-from model.policy import load_model
+from model.loading import load_model
 from options import Config, default_device, parse
 from prepare import first_model, held_out, make_team, scoring_pool, task_of
 from records.checkpoint import latest_checkpoint

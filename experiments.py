@@ -355,7 +355,7 @@ def play_teams(plan: Plan, parallel: int) -> None:
 def play(sources: dict[str, tuple[str, str]], path: str, options: Sequence[str]) -> None:
     """Held-out success of a team whose agents are played by policies of finished runs: agent -> (run, policy)."""
     from distributed.world import World
-    from model.policy import load_model
+    from model.loading import load_model
     from options import parse
     from prepare import held_out, make_team, task_of
     from records.checkpoint import latest_checkpoint, write_text

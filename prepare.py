@@ -16,7 +16,8 @@ from distributed.exchange import gather_episodes
 from distributed.world import World, place
 from envs import can_be_imitated, slow_scoring
 from model import tiny
-from model.policy import Policy, load_model, make_policy
+from model.loading import load_model
+from model.policy import Policy, make_policy
 from options import Config, all_options, parse_policies
 from records.checkpoint import latest_checkpoint, load_optimizers, save_checkpoint, write_text
 from records.log import Log

@@ -29,8 +29,9 @@ import train
 from distributed.world import World
 from grouping import EPS, GroupKey, Sample, agent_turn_key, assign_advantages, group_samples, trajectory_key
 from model.attention import packed
+from model.loading import load_model
 from model.packing import Pack, by_prompt, micro_batches, pack_samples
-from model.policy import Policy, load_model, make_policy
+from model.policy import Policy, make_policy
 from options import Config, parse
 from prepare import make_team, task_of
 from records.trees import tree_rows

@@ -12,15 +12,14 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from distributed.shard import full_weights, shard
 from envs import Message
-from grouping import GroupKey, Sample
-from model.attention import packed
 from model.fused import fuse_layers
+from model.loading import encode, stop_ids
 from model.logprobs import token_logprobs
-from model.packing import Pack, pack_samples
+from model.packing import Pack
 
 
 class LogProbs(nn.Module):
@@ -75,10 +74,8 @@ class Policy:
 
     @property
     def stop_ids(self) -> set[int]:
-        """Token ids that end a response: the tokenizer's and the model's own end tokens."""
-        configured = self.model.generation_config.eos_token_id
-        ids = configured if isinstance(configured, list) else [configured]
-        return {i for i in [*ids, self.tokenizer.eos_token_id] if i is not None}
+        """Token ids that end a response."""
+        return stop_ids(self.model, self.tokenizer)
 
     def set_lr(self, lr: float) -> None:
         for group in self.optimizer.param_groups:
@@ -112,12 +109,6 @@ class Policy:
             save_file(whole, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> list[int]:
-    """Chat messages -> prompt ids, ready for the response. Thinking mode is off, as in the paper."""
-    ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False, enable_thinking=False)
-    return cast(list[int], ids)
-
-
 def decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
     """Response ids -> text, without special tokens."""
     return cast(str, tokenizer.decode(ids, skip_special_tokens=True))
@@ -149,41 +140,3 @@ def make_policy(
     else:
         shard(root, list(model.model.layers), mesh)
     return Policy(name, model, tokenizer, make_optimizer(model, lr), mesh, root)
-
-
-def load_model(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A model (float32, on the CPU) and its tokenizer from a hub id or a folder.
-
-    The model must have full attention in every layer and a plain output head, the tokenizer a chat template:
-    ValueError when the model cannot be trained by `update.py`.
-    """
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(source)
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, attn_implementation="sdpa")
-    except (OSError, ValueError) as error:
-        raise ValueError(f"--model {source}: no model that transformers can load ({error})") from None
-    if not tokenizer.chat_template:
-        raise ValueError(f"--model {source}: its tokenizer has no chat template; choose an instruction-tuned model")
-    kinds = set(getattr(model.config, "layer_types", None) or ["full_attention"])
-    if kinds != {"full_attention"}:
-        raise ValueError(f"--model {source}: layers of kind {sorted(kinds)}; only plain full attention is supported")
-    check_logprobs(source, model)
-    return model, tokenizer
-
-
-@torch.no_grad()
-def check_logprobs(source: str, model: PreTrainedModel) -> None:
-    """Compare packed log-probs with the model's own on a few tokens: a head with a bias, a logit scale or a soft cap,
-    or an attention of its own kind would otherwise be trained wrongly without a word. ValueError when they differ.
-    """
-    prompt, responses = [1, 2, 3, 4], [[5, 6, 7], [8, 9]]
-    group = [Sample(GroupKey(0, 0, "check"), prompt, ids, [0.0] * len(ids), 0.0) for ids in responses]
-    with packed(model):
-        found = token_logprobs(model, pack_samples([group], model.device))[0]
-    expected = []
-    for ids in responses:
-        logps = model(torch.tensor([prompt + ids], device=model.device)).logits[0].float().log_softmax(-1)
-        expected.append(logps[len(prompt) - 1 : -1].gather(-1, torch.tensor(ids, device=model.device)[:, None])[:, 0])
-    gap = float((torch.cat(expected) - found).abs().max())
-    if gap > 1e-2:
-        raise ValueError(f"--model {source}: its log-probs differ by {gap:.3f} nats from those of packing.py")

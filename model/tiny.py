@@ -25,6 +25,7 @@ from transformers import (
 from envs import Env, noisy_answer
 from grouping import GroupKey, Sample
 from model.attention import packed
+from model.loading import WITHOUT_SYSTEM
 from model.logprobs import token_logprobs
 from model.packing import micro_batches, pack_samples
 from model.policy import Policy
@@ -34,7 +35,7 @@ PACK = 16384  # tokens in one forward pass of the warm start
 WARM_SEEDS = 3 * 2**40  # levels of the warm start: never those of training or evaluation
 
 SPECIAL = ["<|pad|>", "<|unknown|>", "<|user|>", "<|assistant|>", "<|end|>"]
-TEMPLATE = (
+TEMPLATE = WITHOUT_SYSTEM + (
     "{% for m in messages if m.role == 'user' %}<|user|>{{ m.content }}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
@@ -68,7 +69,9 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     cells = [f" ({r:+d},{c:+d})" for r in offsets for c in offsets]
     cells += [f" ({r},{c})" for r in range(REACH + 1) for c in range(REACH + 1)]
     characters = [c for c in string.printable if c not in "\r\x0b\x0c"]
-    vocabulary = {token: i for i, token in enumerate(SPECIAL + characters + WORDS + cells)}
+    tokens = SPECIAL + characters + WORDS + cells
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    vocabulary[tokens[-1]] = tokens.index("]")  # free, as "]" is there twice: so the ids have no gap and fit the model
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<|unknown|>"))
     pieces = "|".join([r" \([+-]\d,[+-]\d\)", r" \(\d,\d\)", *(re.escape(w) for w in WORDS)])
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(rf"{pieces}|[\s\S]"), behavior="isolated")

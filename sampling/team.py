@@ -11,7 +11,8 @@ from transformers import PreTrainedTokenizerBase
 
 from distributed.exchange import Exchange
 from distributed.world import World
-from model.policy import Policy, decode, encode
+from model.loading import encode
+from model.policy import Policy, decode
 from sampling.engine import Engine
 from sampling.requests import Completion, Generate, Request, Stream
 

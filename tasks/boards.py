@@ -79,9 +79,11 @@ BoardT = TypeVar("BoardT", bound="Board")
 FIRST_TURN = "This is the first turn."
 TOOL_SECONDS = 5.0  # wall-clock limit of the tool user's program
 PROGRAM = (
-    f"Write one program in a fenced ```python block. It gets no input and has {TOOL_SECONDS:g} seconds; what it prints "
-    "is read as your answer. "
+    f"Write one program in a fenced ```python block. It gets no input and has {TOOL_SECONDS:g} seconds. The answer is "
+    "read from what the program prints, not from your own text. The program must print it in its last line: "
 )
+MAX_PROGRAM = 1000  # characters of the tool user's program that the planner sees
+MAX_OUTPUT = 500  # characters of what it printed, or of its error, that the planner and the tool user see
 
 
 @dataclass(frozen=True)
@@ -101,19 +103,23 @@ class Board:
     workflow `mas`: a tool user proposes an answer, then the planner, who sees the proposal, decides (sequential).
     workflow `single`: the planner alone.
     tool `direct`: the tool user writes its proposal itself as an answer line.
-    tool `python`: it writes a fenced program, run in the sandbox, and the answer line that this prints is the proposal.
+    tool `python`: it writes a fenced program, run in the sandbox, and the answer line that this prints is the proposal
+    (a list in its last line will do). The planner sees the program and its output or error, the tool user sees in its
+    next prompt what became of its last program.
 
-    Local rewards (paper, appendix): planner .1 format + .1 legal + .8 * act; tool user .1 format + .1 executes +
-    .8 * propose. `executes`: the proposed answer is legal (direct), the program ran without an error (python).
+    Local rewards: planner .1 format + .1 legal + .8 * act; tool user .1 format + .1 executes + .8 * propose. Roles and
+    weights are the paper's (appendix). `act` and `propose` are ours, because measures that pay an empty plan, a bump or
+    a push on and off again are learned instead of the task. `executes`: the proposed answer is legal (direct), the
+    program ran without an error (python).
     The tool user's team reward is what the team would get if its proposal were the team's answer, computed on a copy.
 
-    A subclass says how to make a level (`_generate`), draw it (`_describe`), explain it (`RULES`, `ANSWER`) and apply
-    an answer (`_apply`). All state must be immutable values, replaced and never changed in place: then a shallow copy
-    is a copy.
+    A subclass says how to make a level (`_generate`), draw it (`_describe`), explain it (`RULES`, `ANSWER`), apply an
+    answer (`_apply`) and measure `progress`. All state must be immutable values, replaced and never changed in place:
+    then a shallow copy is a copy.
     """
 
     RULES: str
-    ANSWER: str  # how to write an answer
+    ANSWER: str  # how to write an answer line
     simultaneous = False
 
     def __init__(self, workflow: str = "mas", tool: str = "direct"):
@@ -128,7 +134,23 @@ class Board:
         self.done = self.solved = False
         self.proposal: str | None = None  # the tool user's answer of this turn, as the planner will see it
         self.note = FIRST_TURN
+        self.program = ""  # the tool user's of this turn and what came of it, as the planner will see them
+        self.result = ""  # what came of the tool user's last program, as it will see it
         self.best = 0.0  # highest potential of the episode so far, see `_new_high`
+
+    @property
+    def slow_scoring(self) -> bool:
+        """Whether `step` is worth a thread of its own: it runs a program."""
+        return self.tool == "python"
+
+    @property
+    def progress(self) -> float:
+        """What the team has achieved since the start of the episode, in [0, 1]; 1 exactly when solved."""
+        return float(self.solved)
+
+    def render(self) -> str:
+        """The board as text."""
+        return self._describe()
 
     def _generate(self, rng: np.random.Generator) -> None:
         raise NotImplementedError
@@ -147,6 +169,7 @@ class Board:
         """Set the state to the start of the current level; subclasses extend it."""
         self.done = self.solved = False
         self.proposal, self.note, self.best = None, FIRST_TURN, 0.0
+        self.program = self.result = ""
 
     def _new_high(self, potential: float) -> float:
         """How far this raises the best potential of the episode (0 at the start, 1 when solved, never more).
@@ -173,13 +196,15 @@ class Board:
             "tool_user": "You are the tool user. You propose an answer; the planner sees it and decides.",
             "planner": "You are the planner. Your answer is what the team does.",
         }[agent]
-        program = PROGRAM if agent == "tool_user" and self.tool == "python" else ""
+        ending = PROGRAM if agent == "tool_user" and self.tool == "python" else "End with one line: "
         state = [agent]
         if agent == "planner" and "tool_user" in self.agents:
             state.append(f"proposal {self.proposal or 'none'}")
+        told = self.program if agent == "planner" else self.result
+        state += [told] if told else []
         state.append(self._describe())
         return [
-            {"role": "system", "content": f"{self.RULES}\n{role}\n{program}{self.ANSWER}"},
+            {"role": "system", "content": f"{self.RULES}\n{role}\n{ending}{self.ANSWER}"},
             {"role": "user", "content": "\n".join(state)},
         ]
 
@@ -191,7 +216,7 @@ class Board:
             return self._propose(text)
         answer = parse_answer(text)
         outcome = self._apply(answer or [])
-        self.proposal = None
+        self.proposal, self.program = None, ""
         self.note = outcome.note if answer is not None else "Your last answer had no readable answer line."
         if answer is None:
             return Reward(outcome.team, 0.0, {"format": 0.0, "legal": 0.0})
@@ -203,8 +228,10 @@ class Board:
         """Keep the tool user's proposal for the planner and score it on a copy."""
         readable, ran = True, True
         if self.tool == "python":
-            readable, ran, text = _run_program(text)
-        answer = parse_answer(text)
+            readable, ran, answer, told = _run_program(text)
+            self.program, self.result = f"The tool user's program:\n{told}", f"Your last program:\n{told}"
+        else:
+            answer = parse_answer(text)
         outcome = self.copy()._apply(answer or [])
         self.proposal = None if answer is None else render_answer(answer)
         if self.tool == "direct":
@@ -217,12 +244,45 @@ class Board:
             raise ValueError(f"unknown agent {agent!r}: this environment has {', '.join(self.agents)}")
 
 
-def _run_program(text: str) -> tuple[bool, bool, str]:
-    """Run the fenced program of a response: was there one, did it run without an error, and what it printed."""
+def _run_program(text: str) -> tuple[bool, bool, list | None, str]:
+    """Run the fenced program of a response: was there one, did it run without an error, the answer that it printed, and
+    the program and what came of it in words.
+    """
     code = sandbox.extract_code(text)
     if code is None:
-        return False, False, ""
+        return False, False, None, "There was none: no fenced python block that can be read."
     result = sandbox.run_program(code, stdin="", timeout=TOOL_SECONDS)
     if result.status == "infra":
         raise InfraError(f"the tool user's program could not be run: {result.stderr}")
-    return True, result.status == "ok", result.stdout if result.status == "ok" else ""
+    answer = printed_answer(result.stdout) if result.status == "ok" else None
+    told = {
+        "ok": f"It printed:\n{shorten(result.stdout, MAX_OUTPUT) or 'nothing'}",
+        "timeout": f"It failed: it took more than {TOOL_SECONDS:g} seconds.",
+        "memory": "It failed: it needed too much memory.",
+        "output": "It failed: it printed too much.",
+    }.get(result.status, f"It failed:\n{shorten(result.stderr, MAX_OUTPUT)}")
+    if result.status == "ok" and answer is None:
+        told += "\nThat has no readable answer line."
+    return True, result.status == "ok", answer, f"{shorten(code, MAX_PROGRAM)}\n{told}"
+
+
+def printed_answer(text: str) -> list | None:
+    """The answer in what a program printed: its answer line, or else the list that its last lines are.
+
+    >>> printed_answer("searching\\n['U', 'R']\\n")
+    ['U', 'R']
+    """
+    answer = parse_answer(text)
+    if answer is None and "####" not in text:
+        answer = parse_answer("#### " + text[("\n" + text).rfind("\n[") :])
+    return answer
+
+
+def shorten(text: str, limit: int) -> str:
+    """At most about `limit` characters: the beginning and, twice as long, the end (where answers and errors are).
+
+    >>> shorten("a" * 10 + "b" * 50, 15)
+    'aaaaa\\n...\\nbbbbbbbbbb'
+    """
+    text = text.strip()
+    return text if len(text) <= limit else f"{text[: limit // 3]}\n...\n{text[limit // 3 - limit :]}"

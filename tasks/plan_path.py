@@ -19,10 +19,11 @@ class PlanPath(Board):
 
     Options: `rows`, `cols` (cells), `blocks` (share of blocked cells), `max_moves` (moves a turn), `view`: "grid" draws
     the board, "cells" names the blocked cells by their offset from the player (short, for models trained from scratch).
-    Levels: random blocks, start and goal connected and at least (rows + cols) // 4 steps apart.
+    Levels: random blocks, start and goal connected and at least (rows + cols) // 4 steps apart; ValueError when none
+    is found, as on a long board of one row with many blocks.
     """
 
-    ANSWER = "End with one line: #### [moves], for example #### [U, R, R]"
+    ANSWER = "#### [moves], for example #### [U, R, R]"
 
     def __init__(
         self,
@@ -71,15 +72,18 @@ class PlanPath(Board):
 
     def _generate(self, rng: np.random.Generator) -> None:
         apart = max(1, (self.rows + self.cols) // 4)
-        while True:
+        tries = min(10_000, max(100, 2_000_000 // (self.rows * self.cols)))  # a second or so for any usual size
+        for _ in range(tries):
             walls = rng.random((self.rows, self.cols)) < self.blocks
-            free = [(int(r), int(c)) for r, c in zip(*np.nonzero(~walls), strict=True)]
+            free = np.flatnonzero(~walls)
             if len(free) < 2:
                 continue
-            goal, start = (free[i] for i in rng.choice(len(free), 2, replace=False))
-            self._set_level(frozenset((int(r), int(c)) for r, c in zip(*np.nonzero(walls), strict=True)), start, goal)
+            goal, start = (divmod(int(free[i]), self.cols) for i in rng.choice(len(free), 2, replace=False))
+            self._set_level(frozenset(zip(*(axis.tolist() for axis in np.nonzero(walls)), strict=True)), start, goal)
             if self.distance.get(start, 0) >= apart:
                 return
+        size = f"rows={self.rows}, cols={self.cols}, blocks={self.blocks}"
+        raise ValueError(f"{size}: found no level with a way to the goal in {tries} tries; choose fewer blocks")
 
     def _set_level(self, walls: frozenset[Cell], start: Cell, goal: Cell) -> None:
         self.walls, self.start, self.goal = walls, start, goal
@@ -99,6 +103,11 @@ class PlanPath(Board):
     def _load(self) -> None:
         super()._load()
         self.position = self.start
+
+    @property
+    def progress(self) -> float:
+        """Share of the way that is done, net: 0 where it is as long as at the start or longer."""
+        return max(0.0, 1 - self.distance[self.position] / self.distance[self.start])
 
     def _apply(self, answer: list) -> Outcome:
         moves, before, bumps = parse_moves(answer), self.distance[self.position], 0

@@ -32,7 +32,7 @@ class Sokoban(Board):
     Levels: random inner walls and goals, then a random solvable position at least boxes + 2 pushes from the solution.
     """
 
-    ANSWER = "End with one line: #### [moves], for example #### [U, R, R]"
+    ANSWER = "#### [moves], for example #### [U, R, R]"
 
     def __init__(
         self,
@@ -168,6 +168,11 @@ class Sokoban(Board):
         super()._load()
         self.boxes, self.player = self.start
         self.done = self.solved = self.boxes == self.goals
+
+    @property
+    def progress(self) -> float:
+        """Boxes on goals / boxes."""
+        return (self.boxes & self.goals).bit_count() / self.goals.bit_count()
 
     def _apply(self, answer: list) -> Outcome:
         moves, bumps = parse_moves(answer), 0

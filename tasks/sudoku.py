@@ -10,6 +10,7 @@ import numpy as np
 
 from tasks.boards import Board, Outcome
 
+MAX_TRIES = 50_000  # numbers that the search for a solution puts into cells: some seconds
 SUDOKU_BOXES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}  # size: rows and columns of a box
 
 
@@ -49,9 +50,7 @@ class Sudoku(Board):
             "You have several turns."
         )
         row = ", ".join("0" for _ in range(size))
-        self.ANSWER = (
-            f"End with one line: #### and all {size} rows, 0 where you leave a cell empty: #### [[{row}], ...]"
-        )
+        self.ANSWER = f"#### and all {size} rows, 0 where you leave a cell empty: #### [[{row}], ...]"
 
     @classmethod
     def from_rows(cls, rows: Sequence[str] | Sequence[Sequence[int]], **options: Any) -> Sudoku:
@@ -77,12 +76,13 @@ class Sudoku(Board):
         return env
 
     def _generate(self, rng: np.random.Generator) -> None:
-        while True:
+        for _ in range(1000):  # 9 x 9 with 50 blanks: one try in twelve is enough
             solution = next(_completions([0] * self.size**2, self.size, rng))
             clues = _dig(solution, self.size, self.blanks, rng)
             if clues.count(0) == self.blanks:
                 self.clues, self.solution = tuple(clues), solution
                 return
+        raise ValueError(f"size={self.size}, blanks={self.blanks}: found no puzzle; choose fewer blanks")
 
     def _load(self) -> None:
         super()._load()
@@ -152,8 +152,11 @@ def _clashes(grid: Sequence[int], size: int) -> set[int]:
 
 
 def _completions(grid: Sequence[int], size: int, rng: np.random.Generator | None = None) -> Iterator[tuple[int, ...]]:
-    """Every way to fill the empty cells of a grid without clashes, in random order with `rng`."""
-    peers = _peers(size)
+    """Every way to fill the empty cells of a grid without clashes, in random order with `rng`.
+
+    ValueError after MAX_TRIES numbers: some puzzles without a solution would take hours to be found out.
+    """
+    peers, tries = _peers(size), 0
 
     def put(grid: list[int], options: list[int], cell: int, value: int) -> tuple[list[int], list[int]]:
         grid, options = grid.copy(), options.copy()
@@ -163,6 +166,10 @@ def _completions(grid: Sequence[int], size: int, rng: np.random.Generator | None
         return grid, options
 
     def search(grid: list[int], options: list[int]) -> Iterator[tuple[int, ...]]:
+        nonlocal tries
+        tries += 1
+        if tries > MAX_TRIES:
+            raise ValueError(f"Sudoku: no solution found after trying {MAX_TRIES} numbers; choose another puzzle")
         empty = [cell for cell, value in enumerate(grid) if not value]
         if not empty:
             yield tuple(grid)

@@ -96,14 +96,15 @@ ARCHITECTURES = {
 
 
 def small_model(
-    architecture: str = "qwen3", tie: bool = True, heads: int = 4, kv_heads: int = 2, seed: int = 0, layers: int = 2
-):
-    """A model of a few thousand weights with vocabulary 31; large weights, so that every token matters."""
+    architecture: str = "qwen3", tie: bool = True, heads: int = 4, kv_heads: int = 2, seed: int = 0, layers: int = 2,
+    vocabulary: int = 31,
+):  # fmt: skip
+    """A model of a few thousand weights; large weights, so that every token matters."""
     config_class, model_class, extra = ARCHITECTURES[architecture]
     config = config_class(
-        vocab_size=31, hidden_size=16, intermediate_size=24, num_hidden_layers=layers, num_attention_heads=heads,
-        num_key_value_heads=kv_heads, tie_word_embeddings=tie, max_position_embeddings=128, initializer_range=0.3,
-        bos_token_id=None, eos_token_id=2, pad_token_id=2, **extra,
+        vocab_size=vocabulary, hidden_size=16, intermediate_size=24, num_hidden_layers=layers,
+        num_attention_heads=heads, num_key_value_heads=kv_heads, tie_word_embeddings=tie,
+        max_position_embeddings=128, initializer_range=0.3, bos_token_id=None, eos_token_id=2, pad_token_id=2, **extra,
     )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -199,6 +199,20 @@ def test_nothing_happens_after_the_end(make):
     assert view(env.copy()) == end
 
 
+def test_progress_is_one_exactly_when_solved(make):
+    """What chains are compared by: what the team has achieved, whoever acted last."""
+    env = make(seed=8)
+    assert env.progress == 0
+    for text in TEXTS:
+        for agent in env.agents:
+            env.step(agent, text)
+            assert 0 <= env.progress <= 1
+            assert (env.progress == 1) == env.solved
+    env = make(seed=8)
+    finish(env)
+    assert (env.progress == 1) == env.solved
+
+
 def test_agreeing_on_something_wrong_is_no_success(make, request):
     """E6: math and code end when the agents agree; 5 is no answer here, and the program is not the one asked for."""
     env = make(seed=8)

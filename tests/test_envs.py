@@ -3,6 +3,7 @@
 The solvers in this file read the board from the prompt, as a player does, and share no code with `tasks/`.
 """
 
+import hashlib
 import io
 import json
 import os
@@ -20,7 +21,7 @@ import numpy as np
 import pytest
 
 from envs import InfraError, Reward, make_env, mixed_reward
-from tasks import boards, play, sokoban
+from tasks import boards, play, sokoban, sudoku
 from tasks.boards import parse_answer
 from tasks.plan_path import PlanPath
 from tasks.sokoban import Sokoban
@@ -207,6 +208,60 @@ def test_other_sizes(task, options):
             answer = solve_plan_path(env) if task == "plan_path" else solve_sokoban(env)
         reward = env.step("planner", f"#### {json.dumps(answer)}")
         assert (reward.team, reward.local, env.solved) == (1.0, 1.0, True)
+
+
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [
+        ("plan_path", {"rows": 1, "cols": 200, "blocks": 0.6}),
+        ("plan_path", {"rows": 200, "cols": 1, "blocks": 0.6}),
+        ("plan_path", {"rows": 2, "cols": 100, "blocks": 0.6}),
+        ("plan_path", {"rows": 100, "cols": 100, "blocks": 0.6}),
+        ("sokoban", {"rows": 3, "cols": 40, "boxes": 8}),
+        ("sokoban", {"rows": 4, "cols": 4, "boxes": 1}),
+    ],
+)
+def test_a_generator_that_finds_no_level_says_so(task, options):
+    start = time.process_time()
+    with pytest.raises(ValueError, match="found no level") as error:
+        make_env(task, **options).reset(seed=0)
+    assert all(f"{name}={value}" in str(error.value) for name, value in options.items())
+    assert time.process_time() - start < 20
+
+
+def test_a_sudoku_that_takes_forever_to_solve_is_an_error():
+    """Norvig's puzzle without a solution took half an hour there."""
+    puzzle = ".....5.8....6.1.43..........1.5........1.6...3.......553.....61........4........."
+    with pytest.raises(ValueError, match=r"Sudoku: .*no solution"):
+        Sudoku.from_rows([puzzle[i : i + 9] for i in range(0, 81, 9)])
+    hard = "4.....8.5.3..........7......2.....6.....8.4......1.......6.3.7.5..2.....1.4......"  # one solution
+    assert 0 not in Sudoku.from_rows([hard[i : i + 9] for i in range(0, 81, 9)]).solution
+
+
+def test_a_sudoku_that_is_never_found_is_an_error(monkeypatch):
+    monkeypatch.setattr(sudoku, "_dig", lambda solution, size, blanks, rng: list(solution))
+    with pytest.raises(ValueError, match="size=4, blanks=10: found no puzzle"):
+        Sudoku(blanks=10).reset(seed=0)
+
+
+def test_levels_are_those_of_ever():
+    """Recorded runs are compared with: prompts of the direct tool, levels and rewards, to the character."""
+    digest = hashlib.sha256()
+    for task, options in (
+        ("plan_path", {}),
+        ("plan_path", {"rows": 4, "cols": 4, "blocks": 0.25, "max_moves": 2, "view": "cells"}),
+        ("plan_path", {"rows": 8, "cols": 8, "blocks": 0.6}),
+        ("sokoban", {}),
+        ("sudoku", {}),
+    ):
+        for workflow in ("mas", "single"):
+            env = make_env(task, workflow, **options)
+            for seed in range(20):
+                env.reset(seed=seed)
+                for _ in range(2):
+                    for agent in env.agents:
+                        digest.update(repr([env.observe(agent), env.step(agent, "#### [R, D, L]")]).encode())
+    assert digest.hexdigest()[:16] == "90067263b86dc7c5"
 
 
 def test_same_seed_same_level_in_any_process():
@@ -727,6 +782,57 @@ def test_sudoku_options_are_checked(options):
         Sudoku(**options)
 
 
+# ------------------------------------------------------------------------------------------------------------- progress
+
+
+def test_progress_is_that_of_the_whole_episode():
+    """A stalled last turn does not forget what was achieved before it, and going back does."""
+    env: Any = PlanPath.from_text(OPEN)
+    seen = [env.progress]
+    for moves in ("RRR", "", "UU", "L", "LLLL", "RRRRDD"):
+        env.step("tool_user", plan("RRRRDD"))
+        assert env.progress == seen[-1]  # a proposal moves nobody
+        env.step("planner", plan(moves))
+        seen.append(env.progress)
+    assert seen == pytest.approx([0, 3 / 6, 3 / 6, 3 / 6, 2 / 6, 0, 1])
+    env = PlanPath.from_text(".S.G", workflow="single")
+    env.step("planner", plan("L"))
+    assert env.progress == 0  # farther than at the start
+    env = Sokoban.from_text(TWO_BOXES, workflow="single")
+    seen = [env.progress]
+    for moves in ("L", "", "RR"):
+        env.step("planner", plan(moves))
+        seen.append(env.progress)
+    assert seen == [0, 0.5, 0.5, 1]
+    env = Sudoku.from_rows(UNIQUE, workflow="single")
+    for text, progress in (("1234/3412/2143/4021", 0), ("1234/3412/2143/4321", 1)):
+        env.step("planner", grid(text))
+        assert env.progress == progress
+
+
+@pytest.mark.parametrize("task", BOARDS)
+def test_progress_is_one_exactly_when_solved(task):
+    rng = np.random.default_rng(0)
+    ended = set()
+    for seed in range(60):
+        env: Any = make_env(task).reset(seed=seed)
+        assert env.progress == 0
+        for _ in range(6):
+            for agent in env.agents:
+                env.step(agent, env.noisy_answer(rng, seed / 60))
+                assert 0 <= env.progress <= 1
+                assert (env.progress == 1) == env.solved
+        ended.add(env.solved)
+        assert env.reset(seed=seed).progress == 0
+    assert ended == {False, True}
+
+
+@pytest.mark.parametrize("task", BOARDS)
+def test_a_board_is_drawn_without_an_agent(task):
+    env: Any = make_env(task, "single").reset(seed=0)
+    assert prompt(env) == f"planner\n{env.render()}"
+
+
 # -------------------------------------------------------------------------------------------------------- the two roles
 
 
@@ -819,6 +925,89 @@ def test_a_sandbox_that_fails_is_not_the_models_fault(task, monkeypatch):
     assert env.observe("planner") == before
 
 
+def test_only_programs_are_slow_to_score():
+    for task in BOARDS:
+        envs: list[Any] = [make_env(task, tool=tool) for tool in ("python", "direct")]
+        assert [env.slow_scoring for env in envs] == [True, False]
+
+
+@pytest.mark.parametrize("task", BOARDS)
+def test_the_prompt_says_that_the_program_prints_the_answer(task):
+    """And the direct tool user, as ever, that it writes the line itself."""
+    env, direct = make_env(task, tool="python").reset(seed=0), make_env(task).reset(seed=0)
+    ending = direct.observe("tool_user")[0]["content"].split("End with one line: ")[1]
+    system = env.observe("tool_user")[0]["content"]
+    assert system.endswith(f"The program must print it in its last line: {ending}")
+    assert "End with one line" not in system
+    assert env.observe("planner") == direct.observe("planner")
+
+
+@pytest.mark.parametrize("task", BOARDS)
+@pytest.mark.parametrize("printed", ["ANSWER", "hm [1]\nANSWER\n", "#### [1]\n#### ANSWER", "[1]\nANSWER\n\n"])
+def test_a_bare_printed_list_counts(task, printed, monkeypatch):
+    env, answer = board(task, tool="python")
+    fake_sandbox(monkeypatch, stdout=printed.replace("ANSWER", answer))
+    assert env.step("tool_user", "```python\nprint(x)\n```").team == 1.0
+    assert f"proposal {answer}" in prompt(env).split("\n")
+
+
+@pytest.mark.parametrize("printed", ["", "[", "R R", "so [R]", "#### R\n[R]", "[R", "x\n]", "[[[[[1]]]]]", "[0 1]"])
+def test_other_printed_texts_are_no_answer(printed, monkeypatch):
+    env, _ = board("plan_path", tool="python")
+    fake_sandbox(monkeypatch, stdout=printed)
+    assert env.step("tool_user", "```python\nprint(x)\n```").local == pytest.approx(0.2)
+    assert "proposal none" in prompt(env)
+    assert "no readable answer line" in prompt(env)
+
+
+def test_a_grid_printed_over_several_lines_counts(monkeypatch):
+    env, answer = board("sudoku", tool="python")
+    fake_sandbox(monkeypatch, stdout=answer.replace("], ", "],\n "))
+    assert env.step("tool_user", "```python\nprint(x)\n```").team == 1.0
+
+
+@pytest.mark.parametrize("task", BOARDS)
+@pytest.mark.parametrize(
+    ("status", "stdout", "stderr", "told"),
+    [
+        ("ok", "hm\n#### [U]\n", "", "It printed:\nhm\n#### [U]"),
+        ("ok", "", "", "It printed:\nnothing\nThat has no readable answer line."),
+        ("error", "half", "Traceback\n  line 1\nZeroDivisionError: division", "ZeroDivisionError: division"),
+        ("timeout", "", "", "more than 5 seconds"),
+        ("memory", "", "", "too much memory"),
+        ("output", "aaa", "", "printed too much"),
+    ],
+)
+def test_both_see_the_program_and_what_came_of_it(task, status, stdout, stderr, told, monkeypatch):
+    env, _ = board(task, tool="python")
+    first = prompt(env, "tool_user")
+    fake_sandbox(monkeypatch, status, stdout, stderr)
+    env.step("tool_user", "thoughts\n```python\nx = solve()\nprint(x)\n```")
+    assert f"The tool user's program:\nx = solve()\nprint(x)\n{'It failed' * (status != 'ok')}" in prompt(env)
+    assert told in prompt(env)
+    assert "thoughts" not in prompt(env)
+    env.step("planner", "#### []")
+    assert "program" not in prompt(env)  # the next turn's is not there yet
+    again = prompt(env, "tool_user")
+    assert "Your last program:\nx = solve()\nprint(x)\n" in again
+    assert told in again
+    env.step("tool_user", "no program")
+    assert "no fenced python block" in prompt(env)
+    assert "no fenced python block" in prompt(env, "tool_user")
+    assert prompt(env.reset(seed=0), "tool_user") == first
+
+
+def test_what_agents_see_of_a_program_is_short(monkeypatch):
+    env, _ = board("plan_path", tool="python")
+    before = len(prompt(env))
+    fake_sandbox(monkeypatch, "error", "", "E" * 50_000 + "ValueError: the end")
+    env.step("tool_user", "```python\n" + "#" * 50_000 + "\nlast_line()\n```")
+    for agent in env.agents:
+        assert len(prompt(env, agent)) < before + boards.MAX_PROGRAM + boards.MAX_OUTPUT + 100
+        assert "ValueError: the end" in prompt(env, agent)
+        assert "last_line()" in prompt(env, agent)
+
+
 def test_programs_run_in_the_real_sandbox():
     pytest.importorskip("tasks.sandbox")
     env, _ = board("plan_path", tool="python")
@@ -826,6 +1015,10 @@ def test_programs_run_in_the_real_sandbox():
     assert reward == Reward(1.0, 1.0, {"format": 1.0, "executes": 1.0})
     reward = env.step("tool_user", "```python\nprint('####', ['R'] * 4)\n1 / 0\n```")
     assert (reward.team, reward.local) == (0.0, pytest.approx(0.1))
+    assert "ZeroDivisionError: division by zero" in prompt(env)
+    twin = env.copy()
+    twin.step("tool_user", "```python\nprint('####', ['R'] * 4)\n1 / 0\n```")
+    assert prompt(twin) == prompt(env)  # no name of a folder, no address: the same text every time
 
 
 # --------------------------------------------------------------------------------------------------------- play by hand

@@ -257,7 +257,9 @@ def save_model(folder):
     torch.manual_seed(0)
     policy = make_policy("p", Qwen3ForCausalLM(config), tokenizer, lr=1e-3)
     board = tiny.BOARDS["plan_path"]
-    tiny.warm_start(policy, lambda seed: make_env("plan_path", "mas", **board).reset(seed=seed), steps=60, turns=2, seed=0)
+    tiny.warm_start(
+        policy, lambda seed: make_env("plan_path", "mas", **board).reset(seed=seed), steps=60, turns=2, seed=0
+    )
     policy.save(folder)
     return [f"{key}={value}" for key, value in board.items()]
 
