@@ -255,8 +255,6 @@ def training_env(config: Config, data: str = "") -> Env:
         options["data"] = data or config.data
         if not options["data"]:
             raise ValueError(f"--task {config.task} needs --data and --eval-data, each a file or a hub id")
-    if config.task == "math":
-        options["max_turns"] = config.max_turns
     return make_env(config.task, config.workflow, **options)
 
 

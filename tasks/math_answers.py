@@ -39,12 +39,8 @@ _BOX = re.compile(r"\\{1,2}(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 _BARE_BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*([^\s{$][^\s$]*)")
 
 
-def extract_answer(text: str) -> str | None:
-    r"""The answer a response commits to: the last non-empty \boxed{} or \fbox{} (also `\boxed 6`); None without one.
-
-    Text inside <think> is ignored. Without a box, a last line `#### 42` counts too (the GSM8K notation). Numbers in
-    prose never do.
-    """
+def visible_text(text: str) -> str:
+    """A response without what stands inside <think>."""
     visible, thinking = [""], False
     for part in re.split(r"(</?think>)", text):
         if part == "</think>" and not thinking:  # the template had opened it
@@ -52,7 +48,16 @@ def extract_answer(text: str) -> str | None:
         elif not thinking and part != "<think>":
             visible.append(part)
         thinking = part == "<think>" or (thinking and part != "</think>")
-    text = " ".join(visible).rstrip()
+    return " ".join(visible).strip()
+
+
+def extract_answer(text: str) -> str | None:
+    r"""The answer a response commits to: the last non-empty \boxed{} or \fbox{} (also `\boxed 6`); None without one.
+
+    Text inside <think> is ignored. Without a box, a last line `#### 42` counts too (the GSM8K notation). Numbers in
+    prose never do.
+    """
+    text = visible_text(text)
     found, position = None, -1
     opened: list[tuple[bool, int]] = []  # (is it a box, where its content starts) of every brace still open
     for token in _BOX.finditer(text):

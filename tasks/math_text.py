@@ -14,7 +14,7 @@ from functools import lru_cache
 
 _LATEX = (  # a character and its LaTeX
     r"−- –- ×\times ·\cdot ⋅\cdot ÷/ ∕/ π\pi ∞\infty ≤\le ≥\ge ⩽\le ⩾\ge ≦\le ≧\ge ≠\ne °^\circ º^\circ ±\pm ∓\mp "
-    r"∪\cup ∩\cap ∈\in ∅\emptyset ∣| ∧\land ∨\lor ℝ\mathbb{R} ℤ\mathbb{Z} ℕ\mathbb{N} ℚ\mathbb{Q} ℂ\mathbb{C} "
+    r"∪\cup ∩\cap ∈\in ∅\emptyset ∣| ∶: ∧\land ∨\lor ℝ\mathbb{R} ℤ\mathbb{Z} ℕ\mathbb{N} ℚ\mathbb{Q} ℂ\mathbb{C} "
     r"⌊\lfloor ⌋\rfloor ⌈\lceil ⌉\rceil ≈\approx √\sqrt ∛\sqrt[3] ∜\sqrt[4]"
 )
 _CHARACTERS = str.maketrans({entry[0]: entry[1:] + " " for entry in _LATEX.split()})
