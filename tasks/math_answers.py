@@ -199,7 +199,7 @@ def _equal(gold: str, answer: str, tolerance: Tolerance) -> bool:
 def math_equal(*, gold: str, answer: str, tolerance: float | Sequence[float] | None = None) -> bool:
     """Does the answer equal the gold? Both bare (`\\frac12`) or in a box. Keywords only: it is not symmetric.
 
-    `tolerance`: how far a number may be from the gold's, if the problem says so; several are for the elements of a list.
+    `tolerance`: how far a number may be from the gold's, if the problem says so; several are for a list's elements.
 
     Works in any thread. No text raises or takes more than about QUICK + LIMIT seconds of a worker; what cannot be read
     or decided in time is not equal. InfraError when the comparison itself could not run: no verdict on the answer.

@@ -9,9 +9,10 @@ r"""Mathematics: a reasoner thinks, a tool user computes, and in the larger team
 Agreement only ends the episode. It earns nothing, and `solved` means that the team's answer equals the gold. Running
 out of turns is no end of the task: the rollout counts them.
 
-Everybody sees what all did in the previous turn: the reasoning and the answer of a reasoner, the program of a tool user,
-what it printed or how it failed, and the answer read from it. Within a turn the judge sees the same of all others; the
-others see nothing of each other (the judge is why `ensemble` is not `simultaneous` as a whole).
+Everybody sees what all did in the previous turn: a reasoner's reasoning, a tool user's program and what it printed, and
+the answer read from it, shortened to WORK_SHOWN and SHOWN characters. What failed is told to its author alone. Within a
+turn the judge sees the same of all others; the others see nothing of each other (the judge is why `ensemble` is not
+`simultaneous` as a whole).
 
 How answers are read and compared: `math_answers.py`.
 """

@@ -12,8 +12,8 @@ What counts as equal (`tests/test_math_answers.py` has the long list):
   rounded to the decimal's own digits, at least 6 significant ones; or it is within the tolerance that came with the
   gold. 35\% equals 35 and 0.35. 1e-7 is a number. What is infinite or undefined equals its own spelling only.
 - Commas merge only as thousands marks (groups of three digits, outside brackets); else they separate a list.
-- Lists and sets have no order, tuples have. (2,5] equals 2 < x \le 5 and \{x \mid 2 < x \le 5\}. `x = 5` equals `5`, not
-  `y = 5`. Equations are equal up to a constant factor. Ratios scale, clock times do not.
+- Lists and sets have no order, tuples have. (2,5] equals 2 < x \le 5 and \{x \mid 2 < x \le 5\}. `x = 5` equals `5`,
+  not `y = 5`. Equations are equal up to a constant factor. Ratios scale, clock times do not.
 - A gold with a base (52_8) wants that numeral and no other. Known units, degree signs and money marks may be left out,
   but not exchanged for others. All other words must be there, without case.
 
@@ -50,7 +50,9 @@ def same(gold: str, answer: str, tolerance: Tolerance = ()) -> bool:
         return False
     if len(golds) == len(answers) == 1 and "{}" not in (g_kind, a_kind):
         return _same_relation(golds[0], answers[0], tolerance)
-    tolerances = [(t,) for t in tolerance] if len(tolerance) == len(golds) else [tolerance] * len(golds)
+    tolerances: list[Tolerance] = [tolerance] * len(golds)
+    if len(tolerance) == len(golds):
+        tolerances = [(t,) for t in tolerance]
     if g_kind == a_kind == "{}":  # repetition does not matter in a set
         pairs = list(zip(golds, tolerances, strict=True))
         covered = all(any(same(g, a, t) for a in answers) for g, t in pairs)
@@ -66,7 +68,7 @@ def same(gold: str, answer: str, tolerance: Tolerance = ()) -> bool:
     return equal
 
 
-# ------------------------------------------------------------------------------------------------ lists, tuples and sets
+# ----------------------------------------------------------------------------------------------- lists, tuples and sets
 
 
 def _elements(text: str) -> list[str]:
@@ -220,7 +222,7 @@ def _proportional(gold: list[str], answer: list[str], any_sign: bool) -> bool:
     return bool(size.is_finite and size != 0 and (any_sign or size > 0)) and same_value(g * factor, a)
 
 
-# ---------------------------------------------------------------------------------------------------------------- leaves
+# --------------------------------------------------------------------------------------------------------------- leaves
 
 
 def _same_leaf(gold: str, answer: str, tolerance: Tolerance) -> bool:
@@ -240,5 +242,5 @@ def _same_leaf(gold: str, answer: str, tolerance: Tolerance) -> bool:
     g_parts, a_parts = ([parse(part) for part in side] for side in (golds, answers))
     if any(part.is_zero for part in (*g_parts[1:], *a_parts[1:])):
         return False
-    pairs = list(combinations(range(len(g_parts)), 2))
-    return all(same_value(g_parts[i] * a_parts[j], a_parts[i] * g_parts[j]) for i, j in pairs)
+    places = combinations(range(len(g_parts)), 2)
+    return all(same_value(g_parts[i] * a_parts[j], a_parts[i] * g_parts[j]) for i, j in places)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 import unicodedata
 from functools import lru_cache
+from typing import Any
 
-# ------------------------------------------------------------------------------------------------------------ characters
+# ----------------------------------------------------------------------------------------------------------- characters
 
 _LATEX = (  # a character and its LaTeX
     r"−- –- ×\times ·\cdot ⋅\cdot ÷/ ∕/ π\pi ∞\infty ≤\le ≥\ge ⩽\le ⩾\ge ≦\le ≧\ge ≠\ne °^\circ º^\circ ±\pm ∓\mp "
@@ -21,7 +22,7 @@ _CHARACTERS = str.maketrans({entry[0]: entry[1:] + " " for entry in _LATEX.split
 
 
 def _plain_characters(text: str) -> str:
-    """Full-width forms, fractions in one character, raised and lowered digits (Unicode NFKC, with LaTeX for the shift)."""
+    """Full-width forms, fractions in one character, raised and lowered digits: Unicode NFKC, with LaTeX for shifts."""
     text = re.sub(r"([√∛∜])\s*(\d+)", r"\1{\2}", text).translate(_CHARACTERS)
     parts: list[str] = []
     raised = ""  # the command of the run we are in
@@ -39,7 +40,7 @@ def _plain_characters(text: str) -> str:
     return ("".join(parts) + "}" * bool(raised)).translate(_CHARACTERS)
 
 
-# ------------------------------------------------------------------------------------------------------------- spellings
+# ------------------------------------------------------------------------------------------------------------ spellings
 
 _FUNCTIONS = {  # how they are written, and the command that `math_values.py` reads
     **{name: name for name in ("max", "min", "gcd", "lcm", "sgn", "round", "floor", "ceil", "abs", "rem", "trunc")},
@@ -49,7 +50,7 @@ _FUNCTIONS = {  # how they are written, and the command that `math_values.py` re
 }  # fmt: skip
 _FUNCTION = "|".join(sorted(_FUNCTIONS, key=len, reverse=True))
 _COMPARED = r"(?:more|less|fewer|greater|larger|higher|lower|smaller|above|below|equal)"
-_SPELLINGS = [
+_SPELLINGS: list[tuple[re.Pattern[str], Any]] = [  # the replacement is a text or a function
     (re.compile(pattern), replacement)
     for pattern, replacement in [
         (r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|limits|q?quad|phantom\{\})(?![a-zA-Z])|\\!\s*", ""),
@@ -123,7 +124,8 @@ def clean(text: str) -> str:
     about = [part.strip() for part in re.split(r"\\approx|≈", text) if part.strip()]
     if len(about) > 1:  # \sqrt2 \approx 1.41: the exact side counts; x \approx 1.41: the number
         text = about[1] if NAME.fullmatch(about[0]) else about[0]
-    text = re.sub(r"(?<!\w) | (?!\w)", "", re.sub(r"\s+", " ", text).strip())  # a space matters between words and digits only
+    text = re.sub(r"\s+", " ", text).strip()
+    text = re.sub(r"(?<!\w) | (?!\w)", "", text)  # a space matters between words and digits only
     return re.sub(r"^(?:\(([A-Za-z])\)|\{([^{}]*)\})$", r"\1\2", text)  # choice (C), and {18}
 
 
@@ -137,19 +139,16 @@ NAME = re.compile(
     rf"(?!.*(?:\\(?:{_OPERATORS})(?![a-zA-Z])|\\frac\{{\d))(?!\|*$)"  # these are values
     r"[A-Za-z|\\][A-Za-z\\{}_'| \d]*(?:\^\{?-1\}?)?(?:\([A-Za-z\\{}_, ]*\))?"  # x, a_{n}, |AB|, f(x), f^{-1}(x)
 )
-_SMALL_WORDS = frozenset("is are or and odd if for all no not yes than the of an at to by any per ten one two six".split())
-_UNITS = {
-    alias: names.split()[0]
-    for names in (
-        "mm millimeter millimetre, cm centimeter centimetre, m meter metre, km kilometer kilometre, in inch inches, "
-        "ft foot feet, yd yard, mi mile, mg milligram, g gram gm, kg kilogram kilo, t ton tonne, oz ounce, lb pound, "
-        "ml mL milliliter millilitre, l L liter litre, gal gallon, quart, pint, s sec second, min minute, h hr hour, "
-        "day, week, month, yr year, degree deg, rad radian, dollar buck, cent, euro, rupee, yen, unit, K kelvin, "
-        "celsius, fahrenheit, N newton, J joule, W watt, V volt, ampere amp, ohm, Hz hertz, Pa pascal, mol mole, "
-        "byte, bit, knot, acre, hectare"
-    ).split(", ")
-    for alias in names.split()
-}
+_SMALL_WORDS = "is are or and odd if for all no not yes than the of an at to by any per ten one two six"
+_UNIT_NAMES = (
+    "mm millimeter millimetre, cm centimeter centimetre, m meter metre, km kilometer kilometre, in inch inches, "
+    "ft foot feet, yd yard, mi mile, mg milligram, g gram gm, kg kilogram kilo, t ton tonne, oz ounce, lb pound, "
+    "ml mL milliliter millilitre, l L liter litre, gal gallon, quart, pint, s sec second, min minute, h hr hour, "
+    "day, week, month, yr year, degree deg, rad radian, dollar buck, cent, euro, rupee, yen, unit, K kelvin, "
+    "celsius, fahrenheit, N newton, J joule, W watt, V volt, ampere amp, ohm, Hz hertz, Pa pascal, mol mole, "
+    "byte, bit, knot, acre, hectare"
+)
+_UNITS = {alias: names.split()[0] for names in _UNIT_NAMES.split(", ") for alias in names.split()}
 _RATES = {"mph": "mi / h", "kph": "km / h", "kmh": "km / h"}
 _TOKEN = re.compile(
     r"\\text\{(?P<text>[^{}]*)\}|\\[a-zA-Z]+(?:\{[a-z]+\})?|(?<![A-Za-z])(?P<bare>[A-Za-z]{2,})(?![A-Za-z])"
@@ -174,7 +173,7 @@ def _unit(text: str) -> str | None:
             power = "2" if token.startswith("s") else "3"
         elif token in ("per", "/"):
             names.append("/")
-        elif names and (token in ("squared", "cubed") or name is None and token.lstrip("-").isdigit()):
+        elif names and (token in ("squared", "cubed") or (name is None and token.lstrip("-").isdigit())):
             names[-1] += {"squared": "2", "cubed": "3"}.get(token, token)
         elif name is None:
             return None
@@ -209,7 +208,7 @@ def _mark_words(text: str) -> str:
         if before and (before.isdigit() or before in "})") and after in ("", *" ,;)}.^/\\") and _unit_name(word):
             return word if close and word == "in" else rf"\text{{{word}}}"
         alone = text[token.start() - 1 : token.start()] in ("", *" ,(};.:") and after in ("", *" ,).?!;:\\")
-        return rf"\text{{{word}}}" if alone and (len(word) > 3 or word.lower() in _SMALL_WORDS) else word
+        return rf"\text{{{word}}}" if alone and (len(word) > 3 or word.lower() in _SMALL_WORDS.split()) else word
 
     if not re.search(r"[A-Za-z]{2}|\\text", text):
         return text

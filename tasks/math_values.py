@@ -1,9 +1,9 @@
-r"""Values of formulas: read by math-verify's LaTeX parser, compared exactly or at enough points no other formula agrees.
+r"""Values of formulas: read by math-verify's LaTeX parser, compared exactly or at points where no other one agrees.
 
 Formulas are functions of real numbers: odd roots of negative numbers are real, and two formulas that differ anywhere
 on the reals (also where one is real and the other is not) are different. Single points without a value do not matter:
-(x^2-1)/(x-1) is x+1. Only what counts things is compared at whole numbers: arguments of factorials and binomials, exponents of
-negative numbers, and n, k and their like inside a rounding.
+(x^2-1)/(x-1) is x+1. Only what counts things is compared at whole numbers: arguments of factorials and binomials,
+exponents of negative numbers, and n, k and their like inside a rounding.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tasks.math_numbers import Tolerance, number, terminates
 _WHOLE = frozenset("jklmnMN")  # names of whole numbers, by custom
 _CALL = re.compile(r"\\(max|min|gcd|lcm|sgn|round|floor|ceil|abs|rem|trunc|mod)(?=\(|\{|\\\{)(?:\\?[({])")
 
-# --------------------------------------------------------------------------------------------------------------- reading
+# -------------------------------------------------------------------------------------------------------------- reading
 
 
 def split(text: str, marks: str) -> tuple[list[str], list[str]]:
@@ -94,14 +94,14 @@ def parse(text: str) -> Any:
     parsed = parsed.xreplace({Symbol("i"): I, **exact}).xreplace(calls)
 
     def odd_root(e: Any) -> bool:
-        exponent = getattr(e, "exp", None)
+        exponent: Any = getattr(e, "exp", None)
         odd = e.is_Pow and exponent.is_Rational and exponent.q > 1 and exponent.q % 2 == 1
         return bool(odd and not e.base.is_positive and not e.has(I))
 
     return parsed.replace(odd_root, lambda e: sign(e.base) ** e.exp.p * Abs(e.base) ** e.exp)
 
 
-# ------------------------------------------------------------------------------------------------------------- comparing
+# ------------------------------------------------------------------------------------------------------------ comparing
 
 
 def same_expression(gold: str, answer: str, tolerance: Tolerance = ()) -> bool:
@@ -178,7 +178,7 @@ def _breaks(expression: Any, point: dict[Any, Any]) -> Iterator[dict[Any, Any]]:
 
 
 def points(*expressions: Any) -> Iterator[dict[Any, Any]]:
-    """Values for the variables. See the top of this file for what is whole; formulas with breaks get many more points."""
+    """Values for the variables (what is whole: see the top of this file). Formulas with breaks get many more points."""
     from sympy import Integer, Pow, Rational, binomial, ceiling, factorial, floor
 
     names = sorted(set().union(*(e.free_symbols for e in expressions)), key=str)
