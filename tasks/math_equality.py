@@ -144,12 +144,17 @@ def _interval(parts: list[str], marks: list[str]) -> tuple[str, str] | None:
 
 
 def _solved(text: str) -> str:
-    r"""x>2 \land x<5 as 2<x<5, and a set that is described as its interval or intervals; other text as it is."""
+    r"""x\in S as S, x>2 \land x<5 as 2<x<5, a set that is described as its intervals; other text as it is."""
+    parts, marks = split(text, _RELATIONS)
+    if marks == [r"\in"] and _is_name(parts[0]):
+        return _solved(parts[1])
     builder = _BUILDER.fullmatch(text)
     if builder:
         name, condition = builder.groups()
         conditions = [c for c in split(condition, r",|\\land")[0] if c != rf"{name}\in\mathbb{{R}}"]
         solved = _solved(r"\land ".join(conditions))
+        if not conditions:
+            return r"\mathbb{R}"
         pieces = []
         for piece in split(solved, r"\\cup")[0]:
             parts, marks = split(piece, _RELATIONS)
@@ -177,10 +182,6 @@ def _same_relation(gold: str, answer: str, tolerance: Tolerance) -> bool:
     (golds, g_marks), (answers, a_marks) = split(gold, _RELATIONS), split(answer, _RELATIONS)
     if not g_marks and not a_marks:
         return _same_leaf(gold, answer, tolerance)
-    if g_marks == [r"\in"] and _is_name(golds[0]):
-        return same(golds[1], answer, tolerance)
-    if a_marks == [r"\in"] and _is_name(answers[0]):
-        return same(gold, answers[1], tolerance)
     g_set, a_set = _interval(golds, g_marks), _interval(answers, a_marks)
     if g_set and a_set:
         return g_set[0].casefold() == a_set[0].casefold() and same(g_set[1], a_set[1], tolerance)

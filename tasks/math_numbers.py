@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from tasks.math_text import without_units
+from tasks.math_text import MARKS_ONLY, without_units
 
 MIN_DIGITS = 6  # significant digits a decimal needs to stand for a value that has no finite decimal
 Tolerance = tuple[float, ...]  # absolute: none, one for all values of a gold, or one for each element of its list
@@ -101,6 +101,8 @@ def decide(gold: str, answer: str, tolerance: Tolerance = ()) -> bool | None:
         return False
     if _plain(gold) == _plain(answer):
         return True
+    if MARKS_ONLY.fullmatch(gold) or MARKS_ONLY.fullmatch(answer):
+        return False
     (gold, g_unit), (answer, a_unit) = without_units(gold), without_units(answer)
     if g_unit and a_unit and g_unit != a_unit:
         return False

@@ -15,7 +15,7 @@ from typing import Any
 
 _LATEX = (  # a character and its LaTeX
     r"−- –- ×\times ·\cdot ⋅\cdot ÷/ ∕/ π\pi ∞\infty ≤\le ≥\ge ⩽\le ⩾\ge ≦\le ≧\ge ≠\ne °^\circ º^\circ ±\pm ∓\mp "
-    r"∪\cup ∩\cap ∈\in ∅\emptyset ∣| ∶: ∧\land ∨\lor ℝ\mathbb{R} ℤ\mathbb{Z} ℕ\mathbb{N} ℚ\mathbb{Q} ℂ\mathbb{C} "
+    r"∪\cup ∩\cap ∈\in ∅\emptyset ∣| ∶: ′' ∧\land ∨\lor ℝ\mathbb{R} ℤ\mathbb{Z} ℕ\mathbb{N} ℚ\mathbb{Q} ℂ\mathbb{C} "
     r"⌊\lfloor ⌋\rfloor ⌈\lceil ⌉\rceil ≈\approx √\sqrt ∛\sqrt[3] ∜\sqrt[4]"
 )
 _CHARACTERS = str.maketrans({entry[0]: entry[1:] + " " for entry in _LATEX.split()})
@@ -53,7 +53,7 @@ _COMPARED = r"(?:more|less|fewer|greater|larger|higher|lower|smaller|above|below
 _SPELLINGS: list[tuple[re.Pattern[str], Any]] = [  # the replacement is a text or a function
     (re.compile(pattern), replacement)
     for pattern, replacement in [
-        (r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|limits|q?quad|phantom\{\})(?![a-zA-Z])|\\!\s*", ""),
+        (r"\\(?:left|right|middle|[bB]igg?[lr]?|displaystyle|limits|q?quad|phantom\{\})(?![a-zA-Z])|\\!\s*", ""),
         (r"\{,\}", ","),
         (r"(?<=\d)(?:\\[,;: ]|\s)(?=\d{3}(?!\d))", ","),  # 10\,080 and 10 080
         (r"(?<!\\)\\[,;: ]|~", " "),  # not in the \\ between rows of a matrix
@@ -61,6 +61,8 @@ _SPELLINGS: list[tuple[re.Pattern[str], Any]] = [  # the replacement is a text o
         (r"\\[dtc]frac", r"\\frac"),
         (r"\\(?:mathbf|mathit|mathsf|mathtt|boldsymbol|bm)\s*\{([A-Za-z]|\d+)\}", r"\1"),  # a letter in another font
         (r"\\(?:mbox|hbox|text\w+|math(?:rm|it|bf|sf|tt)|operatorname\*?)\s*\{", r"\\text{"),
+        (r"\\text\{\s*([+-]?[\d.:]+)\s+", r"\1\\text{"),  # \text{5 km}
+        (r"\\mathbb\s*([A-Z])", r"\\mathbb{\1}"),
         (r"\\(?:lbrace|\{)\s*\\(?:rbrace|\})|\\varnothing", r"\\emptyset "),
         (r"\\lbrace", r"\\{"),
         (r"\\rbrace", r"\\}"),
@@ -77,6 +79,7 @@ _SPELLINGS: list[tuple[re.Pattern[str], Any]] = [  # the replacement is a text o
         (r"\+\s*\\infty", r"\\infty"),
         (r"(?<![a-zA-Z\\])(?:infinity|infty|oo)(?![a-zA-Z])", r"\\infty"),
         (r"(?<![a-zA-Z\\])pi(?![a-zA-Z])", r"\\pi "),
+        (r"\\text\{\s*\(\s*mod\s+(\w+)\s*\)\s*\}", r"\\text{modulo}\1"),
         (r"\(?\s*(?:\\p?mod|\\bmod|\\text\{\s*mod\s*\}|\bmod)\s*\{?\s*(\d+|[a-z])\s*\}?\s*\)", r"\\text{modulo}\1"),
         (r"\\pmod\s*\{?\s*(\d+|[a-z])\s*\}?", r"\\text{modulo}\1"),  # a residue class; x \bmod 3 is a function
         (r"\\bmod(?![a-zA-Z])", r"\\mod "),
@@ -131,12 +134,14 @@ def clean(text: str) -> str:
 
 # ------------------------------------------------------------------------------------------------------ words and units
 
-_OPERATORS = (
-    "sqrt|pi|infty|binom|log|ln|sin|cos|tan|cot|sec|csc|cup|cap|setminus|in|le|ge|ne|pm|mp|times|cdot|mid|emptyset|land"
-    "|div|to|sgn|round|floor|ceil|abs|rem|trunc|exp|mod|lfloor|lceil|begin|(?:max|min|gcd|lcm)(?=[({\\\\])"
+_OPERATORS = (  # no value on their own, and no part of a name
+    "sqrt|binom|log|ln|sin|cos|tan|cot|sec|csc|cup|cap|setminus|in|le|ge|ne|pm|mp|times|cdot|mid|land|div|to|sgn|round"
+    "|floor|ceil|abs|rem|trunc|exp|mod|lfloor|rfloor|lceil|rceil|sum|prod|int|equiv|approx|neg|forall|exists"
 )
+_DECORATIONS = "frac|max|min|gcd|lcm|lim|dots|overline|hat|bar|vec|langle|rangle|circ"  # no value on their own
+MARKS_ONLY = re.compile(rf"(?:\\(?:{_OPERATORS}|{_DECORATIONS})(?![a-zA-Z])|[^\w\\]|\\[^a-zA-Z]|_)*")
 NAME = re.compile(
-    rf"(?!.*(?:\\(?:{_OPERATORS})(?![a-zA-Z])|\\frac\{{\d))(?!\|*$)"  # these are values
+    rf"(?!.*\\(?:(?:{_OPERATORS}|pi|infty|emptyset|begin)(?![a-zA-Z])|(?:max|min|gcd|lcm)[({{\\]|frac\{{\d))(?!\|*$)"
     r"[A-Za-z|\\][A-Za-z\\{}_'| \d]*(?:\^\{?-1\}?)?(?:\([A-Za-z\\{}_, ]*\))?"  # x, a_{n}, |AB|, f(x), f^{-1}(x)
 )
 _SMALL_WORDS = "is are or and odd if for all no not yes than the of an at to by any per ten one two six"
@@ -180,7 +185,7 @@ def _unit(text: str) -> str | None:
         else:
             names.append(name + power)
             power = ""
-    return " ".join(names) if names and names != ["/"] and not power else None
+    return " ".join(names) if names and names[0] != "/" and not power else None
 
 
 def without_units(text: str) -> tuple[str, str]:

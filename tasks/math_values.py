@@ -38,14 +38,14 @@ def split(text: str, marks: str) -> tuple[list[str], list[str]]:
 
 
 def _call(name: str, arguments: list[Any]) -> Any:
-    from sympy import Abs, Function, Max, Min, Mod, Rational, ceiling, floor, igcd, ilcm, sign
+    from sympy import Abs, Function, Integer, Max, Min, Mod, Rational, ceiling, floor, igcd, ilcm, sign
 
     def truncate(x: Any) -> Any:
         return sign(x) * floor(Abs(x))
 
     if name in ("gcd", "lcm"):
         known = all(argument.is_Integer for argument in arguments)
-        return {"gcd": igcd, "lcm": ilcm}[name](*arguments) if known else Function(name)(*arguments)
+        return Integer((igcd if name == "gcd" else ilcm)(*arguments)) if known else Function(name)(*arguments)
     table = {
         "max": Max, "min": Min, "sgn": sign, "floor": floor, "ceil": ceiling, "abs": Abs, "mod": Mod, "trunc": truncate,
         "round": lambda x: floor(x + Rational(1, 2)), "rem": lambda x, y: x - y * truncate(x / y),

@@ -11,6 +11,7 @@ from tasks.math_answers import math_equal, score_answers
 from tasks.math_text import clean, without_units
 
 PAIRS = r"""
+# reported and first neighbours
 3\mathrm{e}^2  !=  3
 3\mathrm{e}^2  ==  3e^2
 2+3\mathrm{i}  ==  2+3i
@@ -243,6 +244,259 @@ x=3 \text{ or } x=5  ==  3,5
 x=3 \text{ and } y=5  ==  x=3,y=5
 x_1=3, x_2=5  !=  5,3,1
 (1,2),(3,4)  ==  (3,4) \text{ and } (1,2)
+# neighbours
+3\mathrm{e}^{2}  !=  3\mathrm{e}^{3}
+5\mathrm{i}  !=  5
+7\mathrm{x}  !=  7
+7\mathsf{k}  !=  7
+2\mathbf{i}+3\mathbf{j}  !=  2\mathbf{i}
+2\mathbf{i}+3\mathbf{j}  !=  5
+3\text{ a.m.}  !=  3\text{ p.m.}
+8:30 \text{ PM}  !=  8:30\text{ AM}
+n \text{ is prime}  !=  n \text{ is composite}
+4\text{ hundred}  !=  4
+4\text{ million}  !=  4\text{ billion}
+10\text{ more}  !=  10
+10\text{ or less}  !=  10\text{ or more}
+10\text{ decrease}  !=  10\text{ increase}
+20\%\text{ decrease}  !=  20\%
+5 \text{ (mod 7)}  !=  5
+5 \text{ (mod 7)}  ==  5 \pmod 7
+5 \text{ (mod 7)}  !=  5 \pmod 9
+x \text{ is even}  !=  y\text{ is even}
+12\text{ kg}  ==  12
+12\text{ kg}  ==  12 kilograms
+3.5\text{ hours}  ==  3.5
+120 \text{ cm}^3  ==  120
+120\text{ km/h}  ==  120
+100^\circ\text{C}  ==  100
+5 \text{ feet}  ==  5 ft
+5 \text{ minutes}  ==  5
+$7.50  ==  7.5
+2^{10}\text{ bytes}  ==  1024
+\frac{5}{3}\text{ m}  ==  \frac53
+6\sqrt{2}\text{ cm}  ==  6\sqrt2
+12:00  !=  6:00
+7:30  !=  7:03
+1:2  !=  1:3
+1:2:3  ==  2:4:6
+3:6:9  ==  1:2:3
+1:2:3  !=  \frac{1}{6}
+0.5:1  ==  1:2
+10:15  !=  12:18
+23:59  ==  23:59
+\frac{1}{0}  !=  \frac{2}{0}
+\frac{-1}{0}  !=  \frac{1}{0}
+\log 0  !=  \frac{-1}{0}
+|x+2|  !=  x+2
+|x|^3  !=  x^3
+|x|^2  ==  x^2
+|x-3|+|x+3|  !=  2x
+|x-3|+|x+3|  !=  6
+x \bmod 5  !=  x \bmod 10
+x \mod 2  !=  x
+\lfloor x\rfloor+\lfloor -x\rfloor  !=  0
+\lfloor x\rfloor+\lfloor -x\rfloor  !=  -1
+x-\lfloor x\rfloor  ==  x \bmod 1
+x-\lfloor x\rfloor  !=  x
+\lceil x/3\rceil  !=  \lfloor (x+2)/3\rfloor
+\lceil n/3\rceil  ==  \lfloor (n+2)/3\rfloor
+\lfloor m/2\rfloor+\lceil m/2\rceil  ==  m
+\lfloor x/2\rfloor+\lceil x/2\rceil  !=  x
+\max(a,b)+\min(a,b)  ==  a+b
+\max(a,b)\min(a,b)  ==  ab
+\max(a,b)  !=  a
+\max(x,x^2)  !=  x^2
+\min(x,x^3)  !=  x^3
+\sqrt{x^4}  ==  x^2
+\sqrt{(x-1)^2}  !=  x-1
+\operatorname{sgn}(x)  ==  \frac{x}{|x|}
+\operatorname{sgn}(x^2)  !=  1
+\operatorname{sign}(x^3)  ==  \operatorname{sign}(x)
+\operatorname{floor}(x)  ==  \lfloor x\rfloor
+\operatorname{ceil}(x)  ==  \lceil x\rceil
+\operatorname{abs}(x)  ==  |x|
+\text{floor}(x)  !=  \text{ceil}(x)
+\operatorname{round}(x)  !=  \lceil x\rceil
+\lfloor x \rceil  !=  \lfloor x\rfloor
+\operatorname{frac}(x)  !=  x
+\{x\}  !=  x-\lfloor x\rfloor+1
+\arctan(\tan x)  !=  x
+\arcsin(\sin x)  !=  x
+\ln x^2  ==  2\ln|x|
+e^{\ln x}  ==  x
+(a,b)=(3,4)  ==  (3,4)
+(a,b)=(3,4)  !=  (4,3)
+(m,n) = (2,7)  ==  (2,7)
+(x, y, z) = (1, -1, 0)  ==  (1,-1,0)
+(x_1,x_2)=(1,2)  ==  (1,2)
+\left(a,b\right)=\left(3,4\right)  ==  (3,4)
+\{t \mid t<0\}  ==  (-\infty,0)
+\{x \mid x > 0\}  !=  [0,\infty)
+\{x \in \mathbb{R} \mid -1 \leq x < 1\}  ==  [-1,1)
+\{x : -1 \leq x < 1\}  !=  (-1,1)
+\left\{x \mid x \geq 4\right\}  ==  [4,\infty)
+\left\{x \,\middle|\, x \geq 4\right\}  ==  [4,\infty)
+\{x\mid x\neq 0\}  ==  (-\infty,0)\cup(0,\infty)
+\{x\mid x\le -1 \text{ or } x\ge1\}  ==  (-\infty,-1]\cup[1,\infty)
+\{ x \in \mathbb R : x > 3 \}  ==  x>3
+\{x \mid x^2<4\}  !=  (-2,3)
+\{x\mid 4\le x\}  ==  [4,\infty)
+6.02e23  ==  6.02\times10^{23}
+1.0e-3  ==  \frac{1}{1000}
+5e-1  ==  \frac12
+1e3  !=  1e4
+-2e2  ==  -200
+2\times10^{5}  ==  2e5
+2e5  !=  2\times10^{6}
+1e+6  ==  10^6
+\sqrt[3]{-8}  ==  -2
+\sqrt[3]{-1}  ==  -1
+\sqrt[5]{-32}  ==  -2
+\sqrt[7]{-3}  ==  -\sqrt[7]{3}
+2\sqrt[3]{-2}  ==  -2\sqrt[3]{2}
+\sqrt[3]{-2}  ==  -2^{1/3}
+\sqrt[3]{1-\sqrt{5}}  ==  -\sqrt[3]{\sqrt5-1}
+\sqrt[3]{-16}  ==  -2\sqrt[3]{2}
+\sqrt[3]{-x^3}  ==  -x
+ｘ＋１  ==  x+1
+［０，１］  ==  [0,1]
+｛１，２｝  ==  \{1,2\}
+¾  ==  0.75
+2½  ==  \frac52
+⅓  ==  \frac{1}{3}
+⅞  ==  0.875
+x² + y²  ==  x^2+y^2
+x³  ==  x^3
+2⁵  ==  32
+10⁻³  ==  0.001
+∛27  ==  3
+∛(x)  ==  \sqrt[3]{x}
+√２  ==  \sqrt2
+π  ==  \pi
+½ + ⅓  ==  \frac56
+Ｃ  ==  C
+１：２  ==  1:2
+aⁿ  ==  a^n
+x₁  ==  x_1
+3×10⁸  ==  3e8
+12㎝  ==  12
+½x  ==  \frac{x}{2}
+5 km  !=  5 mi
+\text{5 km}  ==  5
+\text{5 hours}  ==  5
+\text{5 billion}  !=  5
+\text{x is odd}  ==  x \text{ is odd}
+\text{11:00 am}  ==  11:00 a.m.
+\text{11:00}  ==  11:00
+(\text{A})  ==  A
+\mathrm{(A)}  ==  A
+\textbf{(A)}\ 5  !=  A
+\text{even}  !=  \text{odd}
+x=\text{even}  !=  x=\text{odd}
+f(x)=|x|  !=  f(x)=x
+y=|x|  !=  y=x
+x=1\text{ and }y=2  ==  (x,y)=(1,2)
+x\in[2,5)  ==  2\le x<5
+x \geq 2 \text{ and } x \leq 5  ==  [2,5]
+2 \text{ and } 3  ==  2,3
+2 \text{ or } 3  ==  2,3
+10\text{ dollars}  ==  \$10
+10\text{ dollars}  !=  10\text{ cents}
+3 \text{ km}  !=  3\text{ m}
+\mathrm{lcm}(4,6)  ==  12
+\gcd(12,18)  ==  6
+\gcd(n,n+1)  ==  \gcd(n,n+1)
+\binom{n}{2}  ==  \frac{n(n-1)}{2}
+(-1)^n  ==  \cos(n\pi)
+(-1)^n  !=  1
+(-1)^{2n}  ==  1
+n!  ==  n(n-1)!
+\frac{n!}{n}  !=  n!
+2^{-1}  ==  \frac12
+\sin x  !=  x
+x^{2/3}  ==  \sqrt[3]{x^2}
+\frac{x}{|x|}  !=  1
+\text{3 dozen}  !=  3
+3\text{-digit}  !=  3
+3\times  !=  3
+x\text{ metres}  ==  x
+5\,\mathrm{cm}  ==  5
+5~\text{cm}  ==  5
+5\text{cm}  ==  5
+5 \mathrm{cm}^{2}  ==  5
+\pi\text{ cm}  ==  \pi
+(3,4)\text{ cm}  ==  (3,4)
+3 \text{ and } 4\text{ cm}  ==  3,4
+5\text{ per hour}  !=  5
+1.5\text{ m/s}^2  ==  1.5
+\text{about } 5  !=  5
+5\text{ approximately}  !=  5
+5\text{ BC}  !=  5\text{ AD}
+5\text{ C}  !=  5\text{ F}
+4^\text{th}  !=  4
+4^{\text{th}}  !=  4
+4\text{th}  !=  4
+2\text{ to }1  !=  2
+5\mathrm{d}  !=  5
+3\mathrm{D}  !=  3
+10\text{ of them}  !=  10
+45^\circ\text{ N}  !=  45^\circ\text{ S}
+45^\circ\text{ north}  !=  45^\circ
+x\text{-axis}  !=  x
+x\text{-axis}  !=  y\text{-axis}
+\text{both } 3 \text{ and } 4  !=  3,4
+\text{row } 3  !=  \text{column } 3
+2n \text{ for even } n  !=  2n
+6:00  !=  6
+6:00  !=  1:00
+10:30 \text{ a.m.}  !=  10:03\text{ a.m.}
+0:1  !=  0:0
+1:0  !=  2:0
+\infty-\infty  !=  0
+\frac{\infty}{2}  !=  \infty
+-\frac10  !=  \frac10
+0^{-1}  !=  \frac10
+\frac{x}{0}  !=  \frac{y}{0}
+\{x\mid x>4\}  ==  (4,\infty)
+\{x:x>4\}  !=  (5,\infty)
+\{x\mid x>4\}  !=  \{4\}
+\{4\}  ==  4
+\{n\in\mathbb{Z}\mid n\ge4\}  !=  [4,\infty)
+\{n\in\mathbb{N} : n<4\}  !=  (-\infty,4)
+\{x\in\mathbb{R}\mid x\ne2\}  ==  \mathbb{R}\setminus\{2\}
+\{x \mid x \in \mathbb{R}\}  ==  \mathbb{R}
+\{(x,y) \mid x=y\}  !=  \{(x,y)\mid x=-y\}
+\{x\in\mathbb{R}\}  ==  \mathbb{R}
+x\in\mathbb{R}  ==  (-\infty,\infty)
+\{x \mid 0 \le x \le 1\}  ==  0\le x\le1
+\{x \mid 1 < x\}  ==  (1,\infty)
+(p, q) = (5, -2)  ==  (5, -2)
+(p,q)=(5,-2),(1,1)  ==  (5,-2),(1,1)
+(p,q)\in\{(1,2),(3,4)\}  ==  \{(3,4),(1,2)\}
+1e-7  ==  0.0000001
+1e10  ==  10000000000
+1E-7  ==  10^{-7}
+3.0e8  ==  3\times10^8
+1e400  !=  1e401
+1e-7  !=  0
+\sqrt[3]{-x}  !=  \sqrt[3]{x}
+\sqrt[3]{x^2}  ==  \sqrt[3]{(-x)^2}
+\sqrt{x}\sqrt{x}  ==  x
+\sqrt[4]{x^4}  ==  |x|
+\sqrt[3]{x^3+y^3}  !=  x+y
+\sqrt[3]{\frac{-1}{8}}  ==  -\frac12
+（１，２］  ==  (1,2]
+２＜ｘ≤５  ==  (2,5]
+①  !=  2
+３：４  ==  6:8
+２π  ==  2\pi
+x′  ==  x'
+⁵√32  !=  2
+4⅔  ==  \frac{14}{3}
+−⅔  ==  -\frac23
+x²⁰  ==  x^{20}
+2ˣ  ==  2^x
 """
 TABLE = [line for line in PAIRS.strip().splitlines() if not line.startswith("#")]
 
