@@ -84,9 +84,8 @@ def task_of(config: Config, training: bool = True) -> Task:
     """The task of a run, or only its held-out levels."""
     defaults = tiny.BOARDS.get(config.task, {}) if config.model == "tiny" else {}
     return make_task(
-        config.task, config.workflow, config.env_options, config.data, config.eval_data, config.max_turns, defaults,
-        training,
-    )  # fmt: skip
+        config.task, config.workflow, config.env_options, config.data, config.eval_data, defaults, training
+    )
 
 
 def scoring_pool(config: Config, task: Task) -> Executor | None:

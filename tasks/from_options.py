@@ -40,7 +40,6 @@ def make_task(
     pairs: Sequence[str] = (),
     data: str = "",
     eval_data: str = "",
-    max_turns: int = 1,
     defaults: Mapping[str, Any] | None = None,
     training: bool = True,
 ) -> Task:
@@ -53,8 +52,6 @@ def make_task(
     if task not in ("math", "code"):
         env = make_env(task, workflow, **options)
         return Task(env, env)
-    if task == "math":
-        options["max_turns"] = max_turns
     for option, value in (("--data", data or not training), ("--eval-data", eval_data)):
         if not value:
             raise ValueError(f"--task {task} needs {option}, a file or a hub id")

@@ -27,7 +27,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 
 from envs import InfraError
-from tasks.math_equality import MAX_LENGTH, clean, decide
+from tasks.math_equality import MAX_LENGTH
+from tasks.math_numbers import Tolerance, decide
+from tasks.math_text import clean
 
 QUICK, LIMIT = 0.4, 2.0  # seconds of the first try, and of the second one in the slow lane
 
@@ -37,12 +39,8 @@ _BOX = re.compile(r"\\{1,2}(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 _BARE_BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*([^\s{$][^\s$]*)")
 
 
-def extract_answer(text: str) -> str | None:
-    r"""The answer a response commits to: the last non-empty \boxed{} or \fbox{} (also `\boxed 6`); None without one.
-
-    Text inside <think> is ignored. Without a box, a last line `#### 42` counts too (the GSM8K notation). Numbers in
-    prose never do.
-    """
+def visible_text(text: str) -> str:
+    """A response without what stands inside <think>."""
     visible, thinking = [""], False
     for part in re.split(r"(</?think>)", text):
         if part == "</think>" and not thinking:  # the template had opened it
@@ -50,7 +48,16 @@ def extract_answer(text: str) -> str | None:
         elif not thinking and part != "<think>":
             visible.append(part)
         thinking = part == "<think>" or (thinking and part != "</think>")
-    text = " ".join(visible).rstrip()
+    return " ".join(visible).strip()
+
+
+def extract_answer(text: str) -> str | None:
+    r"""The answer a response commits to: the last non-empty \boxed{} or \fbox{} (also `\boxed 6`); None without one.
+
+    Text inside <think> is ignored. Without a box, a last line `#### 42` counts too (the GSM8K notation). Numbers in
+    prose never do.
+    """
+    text = visible_text(text)
     found, position = None, -1
     opened: list[tuple[bool, int]] = []  # (is it a box, where its content starts) of every brace still open
     for token in _BOX.finditer(text):
@@ -85,10 +92,10 @@ class _Worker:
                 "a worker for symbolic mathematics did not start: is math-verify installed? See its error above"
             )
 
-    def ask(self, gold: str, answer: str, seconds: float) -> bool | None:
+    def ask(self, gold: str, answer: str, tolerance: Tolerance, seconds: float) -> bool | None:
         """The verdict, or None when time was up. ConnectionError when the worker died on us."""
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps([gold, answer, seconds]).encode() + b"\n")
+        self.process.stdin.write(json.dumps([gold, answer, tolerance, seconds]).encode() + b"\n")
         self.process.stdin.flush()
         reply = self._read(seconds + 0.3)
         if reply is None:
@@ -126,18 +133,18 @@ class _Pool:
             self.idle.put(None)
         self.slow_lane = threading.Semaphore(size - 1)
 
-    def equal(self, gold: str, answer: str) -> bool:
+    def equal(self, gold: str, answer: str, tolerance: Tolerance) -> bool:
         """The workers' verdict; time up counts as different. InfraError when no worker survives the question."""
         self.counts["compared"] += 1
-        verdict = self._ask(gold, answer, QUICK)
+        verdict = self._ask(gold, answer, tolerance, QUICK)
         if verdict is None:
             with self.slow_lane:
-                verdict = self._ask(gold, answer, LIMIT)
+                verdict = self._ask(gold, answer, tolerance, LIMIT)
         if verdict is None:
             self.counts["timeout"] += 1
         return bool(verdict)
 
-    def _ask(self, gold: str, answer: str, seconds: float) -> bool | None:
+    def _ask(self, gold: str, answer: str, tolerance: Tolerance, seconds: float) -> bool | None:
         worker = self.idle.get()
         try:
             for _ in range(2):  # a worker that somebody else killed (out of memory) deserves a second one
@@ -145,7 +152,7 @@ class _Pool:
                     worker = None
                     worker = _Worker()
                 try:
-                    return worker.ask(gold, answer, seconds)
+                    return worker.ask(gold, answer, tolerance, seconds)
                 except OSError:  # ConnectionError, BrokenPipeError
                     worker.kill()
                 except BaseException:  # interrupted: its late reply must not answer the next question
@@ -184,33 +191,42 @@ os.register_at_fork(after_in_child=_forget_workers)
 
 
 @lru_cache(maxsize=4096)
-def _equal(gold: str, answer: str) -> bool:
-    verdict = decide(gold, answer)
-    return _pool.equal(gold, answer) if verdict is None else verdict
+def _equal(gold: str, answer: str, tolerance: Tolerance) -> bool:
+    verdict = decide(gold, answer, tolerance)
+    return _pool.equal(gold, answer, tolerance) if verdict is None else verdict
 
 
-def math_equal(*, gold: str, answer: str) -> bool:
+def math_equal(*, gold: str, answer: str, tolerance: float | Sequence[float] | None = None) -> bool:
     """Does the answer equal the gold? Both bare (`\\frac12`) or in a box. Keywords only: it is not symmetric.
+
+    `tolerance`: how far a number may be from the gold's, if the problem says so; several are for a list's elements.
 
     Works in any thread. No text raises or takes more than about QUICK + LIMIT seconds of a worker; what cannot be read
     or decided in time is not equal. InfraError when the comparison itself could not run: no verdict on the answer.
     """
     if gold.strip() == answer.strip() or max(len(gold), len(answer)) > MAX_LENGTH:
         return gold.strip() == answer.strip() != ""
-    return _equal(clean(extract_answer(gold) or gold), clean(extract_answer(answer) or answer))
+    tolerances = () if tolerance is None else (tolerance,) if isinstance(tolerance, int | float) else tuple(tolerance)
+    return _equal(clean(extract_answer(gold) or gold), clean(extract_answer(answer) or answer), tolerances)
 
 
-def score_answers(texts: Sequence[str], golds: Sequence[str]) -> list[float]:
-    """1.0 where the response commits to an answer equal to its gold, else 0.0. Parallel; raises as `math_equal`."""
-    if len(texts) != len(golds):
-        raise ValueError(f"score_answers: {len(texts)} texts but {len(golds)} golds")
+def score_answers(
+    texts: Sequence[str], golds: Sequence[str], tolerance: Sequence[float | Sequence[float] | None] | None = None
+) -> list[float]:
+    """1.0 where the response commits to an answer equal to its gold, else 0.0. Parallel; raises as `math_equal`.
 
-    def score(text: str, gold: str) -> float:
+    `tolerance`: one for each gold, as in `math_equal`.
+    """
+    tolerances = [None] * len(golds) if tolerance is None else tolerance
+    if not len(texts) == len(golds) == len(tolerances):
+        raise ValueError(f"score_answers: {len(texts)} texts but {len(golds)} golds and {len(tolerances)} tolerances")
+
+    def score(text: str, gold: str, tolerance: float | Sequence[float] | None) -> float:
         answer = extract_answer(text)
-        return float(answer is not None and math_equal(gold=gold, answer=answer))
+        return float(answer is not None and math_equal(gold=gold, answer=answer, tolerance=tolerance))
 
     with ThreadPoolExecutor(SIZE) as threads:
-        return list(threads.map(score, texts, golds))
+        return list(threads.map(score, texts, golds, tolerances))
 
 
 def scorer_counts() -> dict[str, int]:

@@ -23,7 +23,7 @@ class _TimeUp(BaseException):
 
 
 def serve() -> None:
-    """A worker: one JSON line [gold, answer, seconds] in, one line true, false or null (time up) out."""
+    """A worker: one JSON line [gold, answer, tolerance, seconds] in, one line true, false or null (time up) out."""
 
     def time_up(*_: Any) -> None:
         raise _TimeUp
@@ -36,10 +36,10 @@ def serve() -> None:
     same(r"\frac{x+1}{2}+\sqrt{2}", r"\frac{1+x}{2}")  # builds the parser's tables
     print("ready", file=replies)
     for line in sys.stdin:
-        gold, answer, seconds = json.loads(line)
+        gold, answer, tolerance, seconds = json.loads(line)
         try:
             signal.setitimer(signal.ITIMER_REAL, seconds)
-            verdict = same(gold, answer)
+            verdict = same(gold, answer, tuple(tolerance))
         except _TimeUp:
             verdict = None
         except Exception:  # whatever parser and algebra raise on malformed text means: not equal to the gold

@@ -25,8 +25,8 @@ CODE = [
 CASES: list[tuple[str, str, dict[str, Any]]] = [
     *((task, "mas", {"tool": tool}) for task in ("plan_path", "sokoban", "sudoku") for tool in ("direct", "python")),
     *((task, "single", {}) for task in ("plan_path", "sokoban", "sudoku")),
-    *(("math", workflow, {"max_turns": 2}) for workflow in ("mas", "single", "ensemble")),
-    ("math", "ensemble", {"reasoners": 1, "tool_users": 2, "max_turns": 1}),
+    *(("math", workflow, {}) for workflow in ("mas", "single", "ensemble")),
+    ("math", "ensemble", {"reasoners": 1, "tool_users": 2}),
     *(("code", workflow, {}) for workflow in ("mas", "single")),
 ]
 IDS = ["-".join([task, workflow, *map(str, options.values())]) for task, workflow, options in CASES]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from envs import InfraError
 from tasks import math_answers
 from tasks.math_answers import extract_answer, math_equal, score_answers
-from tasks.math_equality import clean
+from tasks.math_text import clean
 
 ROOT = Path(__file__).resolve().parent.parent
 

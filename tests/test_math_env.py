@@ -1,7 +1,9 @@
 """The mathematics environments, their rewards and their data sets."""
 
 import json
+import math
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -137,20 +139,35 @@ def test_agreeing_on_something_wrong_ends_and_earns_nothing(fake):
 
 
 def test_two_agents_without_an_answer_do_not_agree(fake):
-    env = MathEnv("mas", problems=ONE, max_turns=2).reset(0)
-    for turn in range(2):
-        assert not env.done, turn
+    env = MathEnv("mas", problems=ONE).reset(0)
+    for turn in range(6):
         env.step("reasoner", NONE)
         env.step("tool_user", NONE)
-    assert env.done
+        assert not env.done, turn  # a limit of turns is the rollout's, and no end of the task
     assert not env.solved
 
 
+def test_a_rollout_that_runs_out_of_turns_says_so():
+    def generate(requests, n):
+        return [[Completion([0], [0.0], "stop")] * n for _ in requests]
+
+    for workflow in ("mas", "single"):
+        rollout = rollout_tree(
+            [MathEnv(workflow, problems=ONE).reset(0)],
+            generate,
+            encode=lambda agent, messages: list(messages[1]["content"].encode()),
+            decode=lambda agent, ids: NONE,
+            num_candidates=2,
+            max_turns=2,
+        )
+        assert [(episode.solved, episode.ended) for episode in rollout.episodes] == [(False, "turns")]
+
+
 def test_the_reasoner_answers_for_the_team(fake):
-    env = MathEnv("mas", problems=ONE, max_turns=1).reset(0)
+    env = MathEnv("mas", problems=ONE).reset(0)
     env.step("reasoner", WRONG)
     assert env.step("tool_user", PRINTS_5).team == 1  # as if it were the team's answer
-    assert env.done
+    assert not env.done
     assert not env.solved
 
 
@@ -177,8 +194,69 @@ def test_a_failed_program_is_reported_to_its_author_only(fake):
     assert "ZeroDivisionError" not in prompt(env, "reasoner")
 
 
+def test_the_next_turn_shows_reasoning_and_program_with_its_output(fake):
+    fake["x = 6\nprint('so', x)\nprint(x)\n"] = ("ok", "so 6\n6\n", "")
+    env = MathEnv("mas", problems=ONE).reset(0)
+    env.step("reasoner", "<think>secret</think>Two and three are five. " + RIGHT)
+    env.step("tool_user", "My idea.\n```python\nx = 6\nprint('so', x)\nprint(x)\n```")
+    for agent in env.agents:
+        seen = prompt(env, agent)
+        assert "Two and three are five." in seen
+        assert "secret" not in seen
+        assert "print('so', x)" in seen
+        assert "so 6\n6" in seen
+
+
+def test_what_others_wrote_is_shortened_to_a_stated_length(fake):
+    fake["run()\n"] = ("ok", "1" * 5_000 + "\n5\n", "")
+    env = MathEnv("mas", problems=ONE).reset(0)
+    env.step("reasoner", "step " * 2_000 + "and so " + RIGHT)
+    env.step("tool_user", "```python\nrun()\n```")
+    seen = prompt(env, "tool_user")
+    assert f"the last {math_env.WORK_SHOWN} characters" in seen
+    assert f"the last {math_env.SHOWN} characters" in seen
+    assert "and so " + RIGHT in seen
+    assert len(seen) < math_env.WORK_SHOWN + math_env.SHOWN + 1_000
+
+
+def test_the_judge_sees_work_within_the_turn(fake):
+    env = make_env("math", "ensemble", problems=ONE, reasoners=1, tool_users=1).reset(0)
+    env.step("reasoner_1", "Because I counted. " + WRONG)
+    env.step("tool_user_1", PRINTS_5)
+    assert "Because I counted." in prompt(env, "judge")
+    assert "print(2 + 3)" in prompt(env, "judge")
+    assert "It printed:\n5" in prompt(env, "judge")
+    assert "Because" not in prompt(env, "tool_user_1")
+
+
+@pytest.mark.parametrize(
+    ("gold", "printed", "team"),
+    [
+        ("1,2", "[1, 2]", 1),
+        ("1,2", "[2, 1]", 1),
+        ("1,2", "[1, 3]", 0),
+        (r"\{1,2\}", "[1, 2]", 1),
+        (r"\{1,2\}", "{1, 2}", 1),
+        ("(1,2)", "(1, 2)", 1),
+        ("(1,2)", "[1, 2]", 1),
+        ("(1,2)", "(2, 1)", 0),
+        ("(1,2),(3,4)", "[(1, 2), (3, 4)]", 1),
+        (r"\frac37", "3/7", 1),
+        (r"3\sqrt{2}", "3*sqrt(2)", 1),
+        ("[1,2]", r"\boxed{[1,2]}", 1),
+        ("7", "[7]", 1),
+        ("7", "[]", 0),
+    ],
+)
+def test_what_a_program_prints_is_the_answer(fake, gold, printed, team):
+    fake["run()\n"] = ("ok", printed + "\n", "")
+    env = MathEnv("mas", problems=[Problem("Q?", gold)]).reset(0)
+    assert "prints it" in prompt(env, "tool_user")
+    assert env.step("tool_user", "```python\nrun()\n```").team == team
+
+
 def test_single_ends_when_the_answer_is_repeated():
-    env = make_env("math", "single", problems=ONE, max_turns=5).reset(0)
+    env = make_env("math", "single", problems=ONE).reset(0)
     assert env.agents == ("reasoner",)
     for text, done in [(WRONG, False), (RIGHT, False), (NONE, False), (RIGHT, False), (r"\boxed{10/2}", True)]:
         env.step("reasoner", text)
@@ -187,7 +265,7 @@ def test_single_ends_when_the_answer_is_repeated():
 
 
 def test_ensemble(fake):
-    env = make_env("math", "ensemble", problems=ONE, reasoners=3, tool_users=2, max_turns=2).reset(0)
+    env = make_env("math", "ensemble", problems=ONE, reasoners=3, tool_users=2).reset(0)
     assert env.agents == ("reasoner_1", "reasoner_2", "reasoner_3", "tool_user_1", "tool_user_2", "judge")
     first = {agent: prompt(env, agent) for agent in env.agents}
     for agent in env.agents[:-1]:
@@ -222,7 +300,7 @@ def test_ensemble_ends_early_when_all_agree(fake):
         ({}, "give data="),
         ({"problems": ONE, "data": "x.jsonl"}, "give data="),
         ({"problems": []}, "at least one problem"),
-        ({"problems": ONE, "max_turns": 0}, "max_turns=0"),
+        ({"problems": ONE, "timeout": 0}, "timeout=0"),
         ({"problems": ONE, "colour": 1}, "colour"),
         ({"workflow": "ensemble", "problems": ONE, "reasoners": 0, "tool_users": 0}, "reasoners=0"),
     ],
@@ -268,7 +346,7 @@ def test_tree_sampling_commits_the_right_answer_and_groups_share_a_prompt(fake):
         return [[Completion([k], [0.0], "stop") for k in range(n)] for _ in requests]
 
     for workflow in ("mas", "single", "ensemble"):
-        env = MathEnv(workflow, problems=ONE, max_turns=2).reset(0)
+        env = MathEnv(workflow, problems=ONE).reset(0)
         rollout = rollout_tree(
             [env],
             generate,
@@ -307,12 +385,68 @@ ROWS = [
     ),  # OlympiadBench
     ({"problem": "Q?", "solution": "So it is $\\boxed{7}$.", "level": "Level 5"}, "7"),  # MATH
     ({"prompt": "Q?", "answer": 2.5}, "2.5"),
+    ({"problem": "Q?", "answer": 10**5000}, "1" + "0" * 5000),
+    ({"problem": "Q\u2028\x85?", "answer": "a\u2028b"}, "a\u2028b"),
 ]
 
 
 @pytest.mark.parametrize(("row", "gold"), ROWS)
 def test_formats_are_told_by_their_fields(row, gold):
-    assert read_problem(row) == Problem("Q?", gold)
+    problem = read_problem(row)
+    assert (problem.question.replace("\u2028\x85", ""), problem.answer, problem.tolerance) == ("Q?", gold, None)
+
+
+@pytest.mark.parametrize(
+    ("error", "tolerance"),
+    [("1e-1", 0.1), (0.1, 0.1), ("1e-1,1e-2", (0.1, 0.01)), (None, None), ("", None), (1, 1.0)],
+)
+def test_the_error_of_olympiadbench_is_the_tolerance(error, tolerance):
+    problem = read_problem({"question": "Q?", "final_answer": ["$4.2$"], "error": error})
+    assert problem == Problem("Q?", "$4.2$", tolerance)
+
+
+@pytest.mark.parametrize(
+    ("answer", "team"), [("4.23", 1), ("4.3", 1), ("4.35", 0), ("4.1", 1), (r"3\sqrt2", 1), ("x", 0)]
+)
+def test_a_tolerance_reaches_the_reward(answer, team):
+    row = {"question": "Q?", "final_answer": ["$4.2$"], "error": "1e-1"}
+    env = MathEnv("mas", problems=[row]).reset(0)
+    assert env.step("reasoner", rf"\boxed{{{answer}}}").team == team
+
+
+GOOD = {"question": "Q?", "final_answer": ["5", "6"], "answer": "so\n#### 5", "solution": r"\boxed{5}", "error": "1e-1"}
+ODD = [None, "", [], {}, 0, 7, True, 1.5, math.nan, math.inf, "x", [None], [[5]], [{}], {"a": [1]}, b"5", 10**5000]
+
+
+@pytest.mark.parametrize("drop", [(), ("final_answer",), ("final_answer", "answer"), ("error",)])
+def test_spoiled_rows_are_refused_by_field_or_load_whole(drop):
+    """Every field replaced by every odd value, or removed: a problem, or a ValueError that names a field."""
+    refused = []
+    for field in GOOD:
+        for value in [*ODD, "removed"]:
+            row = {name: old for name, old in (GOOD | {field: value}).items() if name not in drop}
+            if value == "removed":
+                row.pop(field, None)
+            try:
+                problem = read_problem(row)
+            except ValueError as error:
+                refused.append(str(error))
+            else:
+                assert problem.question
+                assert problem.answer
+    assert len(refused) > 20
+    named = r"field '(question|final_answer|answer|solution|error)'|got the fields"
+    assert [error for error in refused if len(error) > 500 or not re.search(named, error)] == []
+
+
+def test_cut_and_nested_files_name_file_and_row(tmp_path):
+    good = json.dumps(GOOD)
+    spoiled = [good[: len(good) // 2], "[1]", "null", '{"question": null}', '{"question": "Q?", "answer": [[[[5]]]]}']
+    for number, line in enumerate(spoiled):
+        path = tmp_path / f"{number}.jsonl"
+        path.write_text(f"{good}\n{line}\n")
+        with pytest.raises(ValueError, match=rf"{number}\.jsonl', (row|line) 2: "):
+            load_problems(str(path))
 
 
 @pytest.mark.parametrize(
