@@ -24,12 +24,18 @@ def supervise():
     for name in sys.argv[1:]:
         __import__(name)
     os.umask(0o022)
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")  # the kernel's first victim when memory runs out
+    except OSError:  # bubblewrap has done so, and there is no /proc
+        pass
     while True:
         size = int.from_bytes(receive(8), "little")
         code, data, stdin, timeout, output, limits, user, lock = marshal.loads(receive(size))
         # A file, as in `python program.py < input`: its size can be asked, it can be mapped, and read twice.
-        with open(stdin, "wb") as file:
+        with open(os.open(stdin, os.O_WRONLY | os.O_CREAT, 0o644), "wb") as file:
             file.write(data)
+            file.truncate()  # not before writing: ext4 flushes such files to disk
         out, err = os.pipe(), os.pipe()
         if lock:
             import ctypes  # noqa: F401 (once for all children)
