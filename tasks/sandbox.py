@@ -151,8 +151,10 @@ def set_mode(mode: str) -> None:
     global _mode
     if mode not in ("auto", "require", "rlimit"):
         raise ValueError(f"sandbox mode {mode!r}: choose 'auto', 'require' or 'rlimit'")
-    if mode == "require" and _bubblewrap_problem():
-        raise RuntimeError(f"sandbox mode 'require': bubblewrap cannot be used here: {_bubblewrap_problem()}")
+    if mode == "require":
+        _check_root()
+        if _bubblewrap_problem():
+            raise RuntimeError(f"sandbox mode 'require': bubblewrap cannot be used here: {_bubblewrap_problem()}")
     _mode = mode
 
 
