@@ -2,15 +2,19 @@
 
     run_program("print(int(input()) + 1)", stdin="7").stdout == "8\\n"
 
-A call starts one *supervisor*, our own small Python process, and the supervisor forks the program. With bubblewrap the
-supervisor is process 1 of a fresh process namespace: no network, a read-only system without home directories, /proc or
-environment, a private /tmp, and when it exits the kernel ends whatever else is in there, sessions and double forks
-included. Without bubblewrap only resource limits hold and a program cannot start processes or threads at all; this
-keeps accidents out but is no security boundary (started by an ordinary user, a program can still kill that user's other
-processes), and a warning says so once. `set_mode("require")` refuses it.
+A call starts one *supervisor* (`sandbox_supervisor.py`), a small Python process of ours, and that forks the program.
+With bubblewrap the supervisor is process 1 of a fresh process namespace: no network, a read-only system without home
+directories, /proc or environment, a private /tmp, and when it exits the kernel ends whatever else is in there, sessions
+and double forks included. A seccomp filter (`seccomp.py`) leaves only the system calls that computing needs.
+
+Without bubblewrap a program cannot start processes or threads at all, gets the same filter, and where the kernel has
+Landlock writes only to a folder of its own (`sandbox_folder.py`). This keeps accidents out but is no security boundary:
+a program can still read files, an ordinary user's can change the modes of that user's files, and a kernel may lack
+both. A warning says so once; `set_mode("require")` refuses it.
 
 `run_many` runs one program on several inputs in one sandbox, at the price of one fork each. No run sees another: the
-supervisor never executes a line of the program, and after a run that left files behind a new sandbox is started.
+supervisor never executes a line of the program, and after a run that left a trace in its folder, even a time stamp, a
+new sandbox is started.
 """
 
 from __future__ import annotations
@@ -189,8 +193,8 @@ def _check_root() -> None:
 def _warn_once(problem: str) -> None:
     warnings.warn(
         f"programs run WITHOUT A SECURITY BOUNDARY, only under resource limits, because {problem}. They can read "
-        "files, use the network, end other processes of an ordinary user (this one too), and cannot use threads. "
-        "Install bubblewrap; --sandbox require makes its absence an error",
+        "files, on an old kernel also write them, use the network and end other processes of an ordinary user (this "
+        "one too), and cannot use threads. Install bubblewrap; --sandbox require makes its absence an error",
         RuntimeWarning,
         stacklevel=4,
     )
@@ -282,9 +286,10 @@ class _Session:
     def _start(self, preload: Sequence[str]) -> Any:
         python = os.path.realpath(getattr(sys, "_base_executable", sys.executable))  # outside a virtual environment
         command: list[str] = []
+        files: list[BinaryIO] = []
         with contextlib.ExitStack() as opened:
-            files = [opened.enter_context(_readable(data)) for data in (b"", seccomp_filter(False)) if self.bubblewrap]
             if self.bubblewrap:
+                files = [opened.enter_context(_readable(data)) for data in (b"", seccomp_filter(False))]
                 # The shell only volunteers its children as the kernel's first victims when memory runs out.
                 command = ["/bin/sh", "-c", 'echo 1000 2>/dev/null >/proc/self/oom_score_adj; exec "$@"', "sh"]
                 empty, filter = (str(file.fileno()) for file in files)

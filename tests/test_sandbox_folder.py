@@ -76,11 +76,11 @@ def already_gone(folder, victim):
     os.rmdir(folder.outer)
 
 
-def three_thousand_deep(folder, victim):
+def deeper_than_recursion_goes(folder, victim):
     start = os.getcwd()
     os.chdir(folder.path)
     try:
-        for _ in range(3000):
+        for _ in range(1100):
             os.mkdir("d")
             os.chdir("d")
         os.symlink(victim, "link")
@@ -89,7 +89,7 @@ def three_thousand_deep(folder, victim):
 
 
 @pytest.mark.parametrize(
-    "attack", [moved_away, both_moved_away, links_inside, replaced_by_a_file, already_gone, three_thousand_deep]
+    "attack", [moved_away, both_moved_away, links_inside, replaced_by_a_file, already_gone, deeper_than_recursion_goes]
 )
 def test_removal_touches_nothing_else(victim, attack):
     """Without Landlock an ordinary user's program can do all of this."""
