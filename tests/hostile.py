@@ -154,6 +154,7 @@ BREACHES |= {
     "terminal": TRY
     + "print(8 if wins(os.open, '/dev/tty', os.O_RDWR) or any(wins(os.open, '/dev/pts/%d' % n, 1) for n in range(9)) else 7)",
     "memory of its supervisor": TRY + "print(8 if wins(open, '/proc/%d/mem' % os.getppid(), 'r+b') else 7)",
+    "attributes of files": TRY + "open('f', 'w')\nprint(8 if wins(os.setxattr, 'f', 'user.x', bytes(60000)) else 7)",
     "network": "import socket\ntry: socket.create_connection(('127.0.0.1', 22), 1); print(8)\nexcept OSError: print(7)",
     "32-bit system call": "import ctypes, mmap\n"
     "m = mmap.mmap(-1, 4096, prot=7); m.write(bytes.fromhex('b814000000cd80c3'))\n"  # mov eax, 20 (getpid); int 0x80; ret
@@ -168,7 +169,7 @@ FOLDERS = {  # each makes trouble for those who tidy up
     " except OSError as error: print(error)",
     "links to a folder": "import os\nos.symlink('VICTIM', 'a'); os.mkdir('b'); os.symlink('VICTIM/secret', 'b/c'); os.symlink('..', 'b/d')",
     "locked all at once": "import os\nos.makedirs('a/b/c/d'); open('a/b/x', 'w')\nfor p in ('a/b/c/d', 'a/b/c', 'a/b', 'a', '.'): os.chmod(p, 0)",
-    "deep": "import os\nfor _ in range(1100): os.mkdir('d'); os.chdir('d')",
+    "deep": "import os\nfor _ in range(200): os.mkdir('d'); os.chdir('d')",
     "deep and wide": "import os\nfor n in range(60):\n for m in range(4): os.mkdir(str(m))\n os.chdir('3')",
     "fifo and socket": "import os, socket\nos.mkfifo('f'); socket.socket(socket.AF_UNIX).bind('s')",
     "odd names": "import os\nfor n in (b'\\xff', b'-rf', b'a\\nb', b'*', b' '): os.mkdir(n); open(n + b'/' + n, 'w')",
