@@ -24,6 +24,7 @@ def supervise():
     for name in sys.argv[1:]:
         __import__(name)
     os.umask(0o022)
+    tools = ()
     try:
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")  # the kernel's first victim when memory runs out
@@ -37,12 +38,12 @@ def supervise():
             file.write(data)
             file.truncate()  # not before writing: ext4 flushes such files to disk
         out, err = os.pipe(), os.pipe()
-        if lock:
-            import ctypes  # noqa: F401 (once for all children)
+        if lock and not tools:
+            tools = prepare()
         before = traces(stdin)
         child = os.fork()
         if child == 0:
-            enter(stdin, out, err, limits, user, lock)
+            enter(stdin, out, err, limits, user, lock, tools)
             return code
         os.close(out[1])
         os.close(err[1])
@@ -71,7 +72,7 @@ def traces(stdin):
     return os.listdir("."), *((os.stat(path).st_mode, os.stat(path).st_ctime_ns) for path in (".", stdin))
 
 
-def enter(stdin, out, err, limits, user, lock):
+def enter(stdin, out, err, limits, user, lock, tools):
     """Turn this fresh fork into the program's process: its user, its limits, its three streams and nothing else."""
     try:
         feed = os.open(stdin, os.O_RDONLY)
@@ -86,7 +87,7 @@ def enter(stdin, out, err, limits, user, lock):
             os.setgid(user)
             os.setuid(user)
         if lock:
-            lock_in(lock)
+            lock_in(lock, *tools)
         for name, value in limits.items():
             kind = getattr(resource, f"RLIMIT_{name}")
             hard = resource.getrlimit(kind)[1]
@@ -103,10 +104,10 @@ def enter(stdin, out, err, limits, user, lock):
         os.close(end)
 
 
-def lock_in(lock):
-    """What Linux offers to a process without rights that gives up more of them. An old kernel skips what it lacks."""
+def prepare():
+    """What `lock_in` needs, once for all children: the C library, and Landlock's rules or -1 on a kernel without it."""
     if sys.platform != "linux":
-        return
+        return None, -1
     import ctypes
 
     libc = ctypes.CDLL(None)
@@ -114,21 +115,31 @@ def lock_in(lock):
     def call(*arguments):
         return libc.syscall(*[ctypes.c_long(a) if isinstance(a, int) else a for a in arguments])
 
-    libc.prctl(1, SIGKILL)  # PR_SET_PDEATHSIG: does not outlive the supervisor
-    libc.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS: the two below ask for it
-    version = call(444, None, 0, 1)  # landlock_create_ruleset
-    if version > 0:  # Landlock: writes nowhere but in its folder, and gets at no process outside
+    version, rules = call(444, None, 0, 1), -1  # landlock_create_ruleset
+    if version > 0:  # to write only in this folder, and (this comes with any rule) to get at no process outside
         rights = 0x1FF2 | (version >= 2) << 13 | (version >= 3) << 14  # write, remove, make; move; truncate
         rules = call(444, struct.pack("=Q", rights), 8, 0)
         for path, allowed in ((".", rights), ("/dev/null", rights & 0x4002)):
             place = os.open(path, os.O_PATH)
             call(445, rules, 1, struct.pack("=Qi", allowed, place), 0)  # landlock_add_rule
             os.close(place)
-        call(446, rules, 0)  # landlock_restrict_self
+    return libc, rules
+
+
+def lock_in(lock, libc, rules):
+    """What Linux offers to a process without rights that gives up more of them."""
+    if libc is None:
+        return
+    libc.prctl(1, SIGKILL)  # PR_SET_PDEATHSIG: does not outlive the supervisor
+    libc.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS: the two below ask for it
+    if rules >= 0:
+        libc.syscall(446, rules, 0)  # landlock_restrict_self
         os.close(rules)
-    code = os.getpid().to_bytes(4, "little").join(lock)
+    code = bytearray(os.getpid().to_bytes(4, "little").join(lock))
     if code:
-        array = ctypes.create_string_buffer(code)
+        import ctypes
+
+        array = (ctypes.c_char * len(code)).from_buffer(code)
         libc.prctl(22, 2, struct.pack("HP", len(code) // 8, ctypes.addressof(array)), 0, 0)  # PR_SET_SECCOMP
 
 

@@ -72,15 +72,9 @@ RULES = (
     ("lsetxattr", 189, 6, 0, "one of", ()),
     ("fsetxattr", 190, 7, 0, "one of", ()),
 )
-# Inside bubblewrap there is no network, and nobody else to be killed.
-SOCKETS = (
-    "socket",
-    41,
-    198,
-    0,
-    "one of",
-    (1, 2, 10),
-)  # AF_UNIX, AF_INET, AF_INET6; virtual machines see AF_VSOCK outside
+# Inside bubblewrap there is no network, and nobody else to be killed. AF_UNIX, AF_INET and AF_INET6; AF_VSOCK would
+# lead out of a virtual machine.
+SOCKETS = ("socket", 41, 198, 0, "one of", (1, 2, 10))
 SIGNALS = (("kill", 62, 129), ("tgkill", 234, 131), ("tkill", 200, 130))
 
 ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column of the table, AUDIT_ARCH_*

@@ -116,9 +116,9 @@ def test_numpy_and_threads_work_under_the_filter(tmp_path):
     code = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
-from tasks.sandbox_supervisor import lock_in
+from tasks.sandbox_supervisor import lock_in, prepare
 from tasks.seccomp import seccomp_filter
-lock_in([seccomp_filter(False)])
+lock_in([seccomp_filter(False)], *prepare())
 import asyncio, concurrent.futures, ctypes, shutil, subprocess, tempfile, numpy
 with concurrent.futures.ThreadPoolExecutor(4) as pool:
     sums = list(pool.map(lambda n: int((numpy.eye(200) * n @ numpy.ones((200, 200))).sum()), range(4)))
