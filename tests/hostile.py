@@ -3,6 +3,7 @@
 
 import gc
 import os
+import platform
 import tempfile
 import time
 
@@ -87,9 +88,129 @@ HOSTILE = {
     "removes its folder": "import os; os.rmdir(os.getcwd())",
 }
 
+# System calls that a program has no business with: (numbers on x86_64 and aarch64, arguments of a call that works).
+REFUSED = {
+    "memfd_create": (319, 279, "b'x', 0"),
+    "memfd_secret": (447, 447, "0"),
+    "shmget": (29, 194, "77, 4096, 0o1666"),
+    "semget": (64, 190, "77, 1, 0o1666"),
+    "msgget": (68, 186, "77, 0o1666"),
+    "mq_open": (240, 180, "b'hostile', 0o102, 0o666, None"),
+    "add_key": (248, 217, "b'user', b'hostile', b'x', 1, -4"),
+    "request_key": (249, 218, "b'user', b'hostile', None, -4"),
+    "keyctl": (250, 219, "0, -4, 1"),
+    "ptrace": (101, 117, "0, 0, 0, 0"),
+    "process_vm_readv": (310, 270, "os.getppid(), None, 0, None, 0, 0"),
+    "process_vm_writev": (311, 271, "os.getppid(), None, 0, None, 0, 0"),
+    "pidfd_open": (434, 434, "os.getpid(), 0"),
+    "kcmp": (312, 272, "os.getpid(), os.getpid(), 0, 0, 0"),
+    "io_uring_setup": (425, 425, "4, bytes(120)"),
+    "io_setup": (206, 0, "1, bytes(8)"),
+    "unshare a user namespace": (272, 97, "0x10000000"),
+    "unshare files": (272, 97, "0x400"),
+    "clone a user namespace": (56, 220, "0x10000011, 0, 0, 0, 0"),
+    "clone a user and a process namespace": (56, 220, "0x30000011, 0, 0, 0, 0"),
+    "clone3": (435, 435, "bytes(64), 64"),
+    "setns": (308, 268, "0, 0"),
+    "mount": (165, 40, "b'x', b'/tmp', b'tmpfs', 0, None"),
+    "fsopen": (430, 430, "b'tmpfs', 0"),
+    "open_tree": (428, 428, "-100, b'/', 0"),
+    "pivot_root": (155, 41, "b'.', b'.'"),
+    "chroot": (161, 51, "b'.'"),
+    "bpf": (321, 280, "0, bytes(72), 72"),
+    "userfaultfd": (323, 282, "1"),
+    "perf_event_open": (298, 241, "b'\\1\\0\\0\\0' + bytes(124), 0, -1, -1, 8"),
+    "fanotify_init": (300, 262, "0x200, 0"),
+    "sethostname": (170, 161, "b'x', 1"),
+    "personality": (135, 92, "0x0040000"),
+    "setpriority of everybody": (141, 140, "2, 0, 19"),
+    "sched_setscheduler": (144, 119, "os.getppid(), 0, bytes(4)"),
+    "sched_setaffinity of its parent": (203, 122, "os.getppid(), 8, b'\\1' + bytes(7)"),
+    "prlimit of its parent": (302, 261, "os.getppid(), 0, bytes(16), None"),
+    "seccomp": (317, 277, "2, 0, None"),
+    "vsock": (41, 198, "40, 1, 0"),
+    "netlink": (41, 198, "16, 3, 0"),
+    "kernel crypto": (41, 198, "38, 5, 0"),
+    "packets": (41, 198, "17, 3, 0"),
+    "memfd_create in the x32 numbering": (319 | 1 << 30, 279, "b'x', 0"),
+}
+COLUMN = {"x86_64": 0, "aarch64": 1}.get(platform.machine())  # None: no filter for this machine
+BREACHES = {  # each prints the right answer when it gets what it wants
+    name: "import ctypes, os\nlibc = ctypes.CDLL(None)\n"
+    f"print(8 if libc.syscall({numbers[COLUMN]}, {arguments}) >= 0 else 7)"
+    for name, (*numbers, arguments) in REFUSED.items()
+    if COLUMN is not None
+}
+TRY = "import os\ndef wins(f, *args):\n try: f(*args)\n except OSError: return False\n return True\n"
+BREACHES |= {
+    "two gigabytes of memfd": TRY
+    + "def grab():\n f = os.memfd_create('x')\n for _ in range(2000): os.write(f, bytes(10**6))\n"
+    "print(8 if wins(grab) else 7)",
+    "shared memory files": TRY
+    + "print(8 if any(wins(open, p + 'hostile-x', 'w') for p in ('/dev/shm/', '/var/tmp/', '/', '/run/')) else 7)",
+    "two gigabytes of files": TRY
+    + "def grab():\n for n in range(2000): open('/tmp/hostile-%d' % n, 'wb').write(bytes(10**6))\n"
+    "print(8 if wins(grab) else 7)",
+    "terminal": TRY
+    + "print(8 if wins(os.open, '/dev/tty', os.O_RDWR) or any(wins(os.open, '/dev/pts/%d' % n, 1) for n in range(9)) else 7)",
+    "memory of its supervisor": TRY + "print(8 if wins(open, '/proc/%d/mem' % os.getppid(), 'r+b') else 7)",
+    "attributes of files": TRY + "open('f', 'w')\nprint(8 if wins(os.setxattr, 'f', 'user.x', bytes(60000)) else 7)",
+    "network": "import socket\ntry: socket.create_connection(('127.0.0.1', 22), 1); print(8)\nexcept OSError: print(7)",
+    "32-bit system call": "import ctypes, mmap\n"
+    "m = mmap.mmap(-1, 4096, prot=7); m.write(bytes.fromhex('b814000000cd80c3'))\n"  # mov eax, 20 (getpid); int 0x80; ret
+    "f = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(m)))\nprint(8 if f() > 0 else 7)",
+    "kills by group": TRY
+    + "print(8 if wins(os.kill, 0, 0) and os.getpgrp() != os.getpid() and os.getpid() > 99 else 7)",
+}
+FOLDERS = {  # each makes trouble for those who tidy up
+    "moves its folder and leaves a link": "import os\nhere = os.getcwd()\n"
+    "for path in (here, os.path.dirname(here)):\n"
+    " try: os.rename(path, path + '-hostile'); os.symlink('VICTIM', path)\n"
+    " except OSError as error: print(error)",
+    "links to a folder": "import os\nos.symlink('VICTIM', 'a'); os.mkdir('b'); os.symlink('VICTIM/secret', 'b/c'); os.symlink('..', 'b/d')",
+    "locked all at once": "import os\nos.makedirs('a/b/c/d'); open('a/b/x', 'w')\nfor p in ('a/b/c/d', 'a/b/c', 'a/b', 'a', '.'): os.chmod(p, 0)",
+    "deep": "import os\nfor _ in range(200): os.mkdir('d'); os.chdir('d')",
+    "deep and wide": "import os\nfor n in range(60):\n for m in range(4): os.mkdir(str(m))\n os.chdir('3')",
+    "fifo and socket": "import os, socket\nos.mkfifo('f'); socket.socket(socket.AF_UNIX).bind('s')",
+    "odd names": "import os\nfor n in (b'\\xff', b'-rf', b'a\\nb', b'*', b' '): os.mkdir(n); open(n + b'/' + n, 'w')",
+    "takes its folder away": "import os\nos.rmdir(os.getcwd()); os.rmdir('..')",
+}
+HOSTILE |= BREACHES | FOLDERS
+HOSTILE |= {
+    "empties its input": "import os\nfor p in (0, '/dev/stdin'):\n try: os.truncate(p, 0)\n except OSError: pass\nprint(7)",
+    "outlives its supervisor": "import ctypes, os, time\nctypes.CDLL(None).prctl(1, 0)\n"
+    "try: os.kill(os.getppid(), 9)\nexcept OSError: pass\ntime.sleep(100)",
+    "kills its session": "import os\nlibc = __import__('ctypes').CDLL(None)\n"
+    f"libc.syscall({(234, 131)[COLUMN or 0]}, os.getppid(), os.getppid(), 9)\n"
+    "for pid in (0, -1, os.getppid(), -os.getsid(0)):\n try: os.kill(pid, 9)\n except OSError: pass",
+    "holds locks": "import fcntl, os, time\nfcntl.flock(os.open(os.__file__, 0), fcntl.LOCK_EX); time.sleep(100)",
+    "pipes full of memory": "import os, fcntl\nwhile True:\n r, w = os.pipe(); fcntl.fcntl(w, 1031, 1 << 20); os.write(w, bytes(1 << 20))",
+}
+WRAPPED = {
+    "plainly": "exec(CODE)",
+    "in a thread": "import threading\nt = threading.Thread(target=exec, args=(CODE, {'__name__': '__main__'})); t.start(); t.join()",
+    "in a child": "import os\nif os.fork() == 0:\n exec(CODE); os._exit(0)\nos.wait()",
+    "in an orphan": "import os\nif os.fork() == 0:\n os.setsid()\n if os.fork() == 0: exec(CODE)\n os._exit(0)\nos.wait()",
+    "at exit": "import atexit\natexit.register(exec, CODE, {'__name__': '__main__'})",
+    "deaf to signals": "import signal\nfor s in range(1, 32):\n if s not in (9, 19): signal.signal(s, signal.SIG_IGN)\nexec(CODE)",
+    "in a signal handler": "import signal\nsignal.signal(10, lambda *_: exec(CODE, {'__name__': '__main__'})); signal.raise_signal(10)",
+    "under a tracer": "import sys\nsys.setprofile(lambda *a: None); exec(CODE)",
+}
+
+
+def search(victim: str) -> dict[str, str]:
+    """More than 500 programs, none of which prints the right answer unless it gets what it must not."""
+    codes = {
+        f"{name}, {way}": f"CODE = {code!r}\n{wrap}"
+        for name, code in HOSTILE.items()
+        if name in BREACHES or "8" not in code
+        for way, wrap in WRAPPED.items()
+    }
+    return {name: code.replace("VICTIM", victim) for name, code in {**HOSTILE, **codes}.items()}
+
 
 class Leftovers:
-    """Context manager that fails when processes, zombies, temporary files or descriptors outlive it."""
+    """Context manager that fails when anything outlives it: processes, zombies, files, descriptors, System V objects."""
 
     def __enter__(self):
         gc.collect()
@@ -104,17 +225,21 @@ class Leftovers:
 
     @staticmethod
     def count():
-        me, children, strangers = os.getpid(), [], []
-        for entry in filter(str.isdigit, os.listdir("/proc")):
+        parents, users = {}, {}
+        for entry in map(int, filter(str.isdigit, os.listdir("/proc"))):
             try:
                 with open(f"/proc/{entry}/stat") as file:
-                    parent = int(file.read().rpartition(")")[2].split()[1])
-                user = os.stat(f"/proc/{entry}").st_uid
+                    parents[entry] = int(file.read().rpartition(")")[2].split()[1])
+                users[entry] = os.stat(f"/proc/{entry}").st_uid
             except (FileNotFoundError, ProcessLookupError):
                 continue
-            if parent == me:
-                children.append(entry)
-            elif user >= 0x40000000:  # the sandboxes of root
-                strangers.append(entry)
-        files = [name for name in os.listdir(tempfile.gettempdir()) if name.startswith("sandbox-")]
-        return {"children": children, "strangers": strangers, "files": files, "fds": len(os.listdir("/proc/self/fd"))}
+        children = [entry for entry, parent in parents.items() if parent == os.getpid()]
+        # Orphans of the sandboxes of root. Those with a living supervisor belong to another run on this machine.
+        orphans = [entry for entry, user in users.items() if user >= 1 << 30 and parents[entry] == 1]
+        places = ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue")
+        files = [name for place in places if os.path.isdir(place) for name in os.listdir(place) if "hostile" in name]
+        files += [name for name in os.listdir(tempfile.gettempdir()) if name.startswith("sandbox-")]
+        for kind in ("shm", "sem", "msg"):
+            with open(f"/proc/sysvipc/{kind}") as file:
+                files += [line for line in file if line.split()[0] == "77"]
+        return {"children": children, "orphans": orphans, "files": files, "fds": len(os.listdir("/proc/self/fd"))}

@@ -9,7 +9,7 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hostile import HOSTILE, Leftovers
+from hostile import HOSTILE, Leftovers, search
 
 from tasks import sandbox
 from tasks.sandbox import Result, extract_code, fenced_blocks, run_many, run_program
@@ -143,13 +143,22 @@ def test_hostile_programs_beside_honest_ones_leave_nothing(mode):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_five_hundred_hostile_programs_leave_nothing(mode):
-    codes = (list(HOSTILE.values()) * (500 // len(HOSTILE) + 1))[:500]
+@pytest.mark.timeout(900)
+def test_a_thousand_hostile_programs_neither_score_nor_disturb_nor_leave_anything(mode, tmp_path):
+    (tmp_path / "secret").write_text("key")
+    (tmp_path / "secret").chmod(0o400)
+    codes = search(str(tmp_path))
+    assert len(codes) > 500
     with Leftovers(), ThreadPoolExecutor(4) as pool:
-        statuses = [result.status for result in pool.map(lambda code: run_program(code, "7", 0.5), codes)]
-    assert len(statuses) == 500
-    assert "infra" not in statuses
+        hostile = [pool.submit(run_program, code, "7", 0.5) for code in codes.values()]
+        while not all(future.done() for future in hostile):
+            assert run_program("print(int(input()) + 1)", "7", 30.0) == Result("ok", "8\n", "")
+        for name, future in zip(codes, hostile, strict=True):
+            result = future.result()
+            assert result.status != "infra", (name, result)
+            assert result.status != "ok" or result.stdout.split() != ["8"], name
+    assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o400
+    assert (tmp_path / "secret").read_text() == "key"
 
 
 def test_endless_output_does_not_grow_the_parent(mode):
