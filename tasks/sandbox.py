@@ -15,13 +15,11 @@ supervisor never executes a line of the program, and after a run that left files
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import inspect
 import marshal
 import math
 import os
-import re
 import resource
 import select
 import shutil
@@ -29,7 +27,6 @@ import struct
 import subprocess
 import sys
 import tempfile
-import textwrap
 import threading
 import time
 import warnings
@@ -39,13 +36,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from tasks.fences import extract_code, fenced_blocks  # noqa: F401 (part of this module's interface)
+
 TIMEOUT = 10.0  # seconds of wall time for a program, unless the caller says otherwise
 MEMORY = 1 << 30  # bytes of address space, each process
 PROCESSES = 32  # processes and threads at a time; RLIMIT_NPROC counts per namespace from Linux 5.14 on, per user before
 OUTPUT = 1 << 20  # bytes of stdout, and of stderr; a program that writes more is stopped
 FILES = 1 << 25  # bytes of /tmp
 START_SECONDS = 30.0  # a sandbox that takes longer to start is an infrastructure failure
-MAX_CODE = 100_000  # characters of an answer that are parsed
 STATUSES = ("ok", "error", "timeout", "memory", "output", "infra")
 SIGKILL, SIGXCPU = 9, 24  # numbers: the module `signal` would double the start-up time of a sandbox
 REPLY = struct.Struct("<BBII")  # status, sandbox still clean, bytes of stdout, bytes of stderr
@@ -97,47 +95,6 @@ def run_many(
     finally:
         if session is not None:
             session.close()
-
-
-def extract_code(text: str) -> str | None:
-    """The last fenced python block that parses (tagged python, python3 or py), or None. See `fenced_blocks`."""
-    blocks = fenced_blocks(text, ("python", "python3", "py"))
-    return next((block for block in reversed(blocks) if _parses(block)), None)
-
-
-def fenced_blocks(text: str, tags: Sequence[str]) -> list[str]:
-    """Blocks fenced with one of the tags, in order. Text inside <think> does not count.
-
-    No block at all when the last fence is unclosed, even after closed ones: the answer was cut off.
-    """
-    fence = re.compile(r"[ \t]*(`{3,}|~{3,})[ \t]*([^`\n]*)")
-    blocks: list[str] = []
-    lines: list[str] = []
-    opening: re.Match | None = None
-    for line in text.rpartition("</think>")[2].split("\n"):
-        match = fence.fullmatch(line.rstrip("\r"))
-        if opening is None:
-            opening, lines = match, []
-        elif match and not match[2].strip() and match[1].startswith(opening[1]):
-            if opening[2].strip().lower() in tags:
-                blocks.append(textwrap.dedent("\n".join(lines)) + "\n")
-            opening = None
-        else:
-            lines.append(line)
-    return [] if opening else blocks
-
-
-warnings.filterwarnings("ignore", module=re.escape("<answer>"))  # a model's invalid escapes are not our user's concern
-
-
-def _parses(code: str) -> bool:
-    if len(code) > MAX_CODE or not code.strip():
-        return False
-    try:
-        ast.parse(code, "<answer>")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # what the parser raises for text that is no program
-        return False
-    return True
 
 
 # ------------------------------------------------------------------------------------------------- choosing a sandbox
@@ -231,6 +188,7 @@ class _Session:
         command = [*shell, *(_bubblewrap_command() if bubblewrap else ()), python, *("-S", "-s", "-B", "-c")]
         command += [_supervisor(), *preload]
         environment = {"PATH": "/usr/bin:/bin", "HOME": folder, "PYTHONHASHSEED": "0", "PYTHONUTF8": "1"}
+        environment["PYTHONINTMAXSTRDIGITS"] = "0"  # print(10**5000) is a legitimate program; time has its own limit
         streams: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         self.process: Any = subprocess.Popen(command, env=environment, cwd=folder, bufsize=0, **streams)
         # A user id of its own for each sandbox of root: no rights, and a process count that no other sandbox shares.
