@@ -19,7 +19,6 @@ import json
 import pickle
 import re
 import reprlib
-import sys
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -27,11 +26,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from tasks.code_fields import json_field, list_field, name_field, python_field, reference_field, typed, within
 from tasks.code_values import distinct, freeze, pack
 from tasks.data import Row, read_json, read_rows
 from tasks.sandbox import OUTPUT
-
-warnings.filterwarnings("ignore", module=re.escape("<data>"))  # invalid escapes in programs of a data set
 
 Test = dict[str, Any]
 Checker = Callable[[Test, Any], bool]  # (test, printed text or returned value) -> right?
@@ -112,106 +110,33 @@ def same_kind(tests: Sequence[Test]) -> str | None:
     return names.pop() if names else None
 
 
-# --------------------------------------------------------------------------------------------------------------- fields
-
-
-def _field(row: Row, name: str, kind: type, optional: bool = False) -> Any:
-    """row[name], if it is a `kind`; an empty `kind` for a field that is optional and missing or null."""
-    value = row.get(name)
-    if value is None and optional:
-        return kind()
-    if type(value) is not kind:
-        found = "nothing" if name not in row else "null" if value is None else type(value).__name__
-        raise ValueError(f"field {name!r}: expected {kind.__name__}, found {found}")
-    return value
-
-
-def _list(row: Row, name: str, kind: type, optional: bool = False) -> list:
-    values = _field(row, name, list, optional)
-    for place, value in enumerate(values, start=1):
-        if type(value) is not kind:
-            raise ValueError(f"field {name!r}, item {place}: expected {kind.__name__}, found {type(value).__name__}")
-    return values
-
-
-def _json_field(row: Row, name: str, kind: type, optional: bool = False) -> Any:
-    """The value of a field that holds JSON as text."""
-    text = _field(row, name, str, optional)
-    if optional and not text:
-        return kind()
-    try:
-        return _field({name: read_json(text)}, name, kind)
-    except ValueError as error:
-        raise ValueError(f"field {name!r}: not readable as JSON ({error})") from None
-
-
 def _tests(name: str, tests: Iterable[Any], fn_name: str | None = None) -> tuple[Test, ...]:
     given = {"fn_name": fn_name} if fn_name else {}
-    found = []
-    for place, test in enumerate(tests, start=1):
-        try:
-            found.append(normal_test({**given, **test} if isinstance(test, dict) else test))
-        except ValueError as error:
-            raise ValueError(f"field {name!r}, item {place}: {error}") from None
-    try:
+    with within(name):
+        found = tuple(normal_test({**given, **test} if isinstance(test, dict) else test) for test in tests)
         same_kind(found)
-    except ValueError as error:
-        raise ValueError(f"field {name!r}: {error}") from None
-    return tuple(found)
+    return found
 
 
 def _pairs(row: Row, name: str, optional: bool = False) -> tuple[Test, ...]:
     """Tests as two lists, {"input": [...], "output": [...]}."""
-    pairs = _field(row, name, dict, optional)
+    pairs = typed(row, name, dict, optional)
     if not pairs and optional:
         return ()
-    try:
-        inputs, outputs = _list(pairs, "input", str), _list(pairs, "output", str)
-        return _tests(name, [{"input": i, "output": o} for i, o in zip(inputs, outputs, strict=True)])
-    except ValueError as error:
-        raise ValueError(f"field {name!r}: {error}") from None
-
-
-def _function_name(row: Row, name: str) -> str:
-    value = _field(row, name, str)
-    if not value.isidentifier():
-        raise ValueError(f"field {name!r}: {reprlib.repr(value)} is no name of a function")
-    return value
-
-
-def _python(code: str, name: str) -> ast.Module:
-    """Code that is going to be run as it is: it must parse and import nothing that programs cannot import."""
-    try:
-        tree = ast.parse(code, "<data>")
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ValueError(f"field {name!r}: not Python ({error})") from None
-    nodes = list(ast.walk(tree))
-    guarded = {id(inner) for node in nodes if isinstance(node, ast.Try) for inner in ast.walk(node)}
-    for node in nodes:
-        if isinstance(node, (ast.Import, ast.ImportFrom)) and id(node) not in guarded:
-            modules = [node.module or "."] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
-            for module in modules:
-                if module.partition(".")[0] not in sys.stdlib_module_names:
-                    raise ValueError(f"field {name!r}: imports {module!r}, and programs have the standard library only")
-    return tree
-
-
-def _reference(code: str, name: str, fn_name: str) -> tuple[str, ...]:
-    nodes = list(ast.walk(_python(code, name)))
-    defined = {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-    defined |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    if fn_name not in defined:
-        raise ValueError(f"field {name!r}: does not define {fn_name!r}")
-    return (code,)
+    with within(name):
+        inputs, outputs = list_field(pairs, "input", str), list_field(pairs, "output", str)
+        tests = [{"input": given, "output": wanted} for given, wanted in zip(inputs, outputs, strict=True)]
+    return _tests(name, tests)
 
 
 # -------------------------------------------------------------------------------------------------------------- formats
 
 
 def _apps(row: Row) -> Problem:
-    tests, solutions = _json_field(row, "input_output", dict), _json_field(row, "solutions", list, optional=True)
-    fn_name = _function_name(tests, "fn_name") if tests.get("fn_name") is not None else None
-    pairs = list(zip(_field(tests, "inputs", list), _field(tests, "outputs", list), strict=True))
+    tests, solutions = json_field(row, "input_output", dict), json_field(row, "solutions", list, optional=True)
+    with within("input_output"):
+        fn_name = name_field(tests, "fn_name") if tests.get("fn_name") is not None else None
+        pairs = list(zip(typed(tests, "inputs", list), typed(tests, "outputs", list), strict=True))
     if fn_name is None:
         golden = [{"input": _lines(given), "output": _lines(wanted)} for given, wanted in pairs]
     else:
@@ -219,8 +144,8 @@ def _apps(row: Row) -> Problem:
         # A row's results stand bare or each in a list of one, and which of the two is not marked.
         if all(isinstance(wanted, list) and len(wanted) == 1 for _, wanted in pairs):
             golden = [{**test, "wrapped": True} for test in golden]
-    question = _field(row, "question", str) + _starter(row)
-    solutions = _list({"solutions": solutions}, "solutions", str)
+    question = typed(row, "question", str) + _starter(row)
+    solutions = list_field({"solutions": solutions}, "solutions", str)
     return Problem(question, _tests("input_output", golden, fn_name), fn_name, solutions=tuple(solutions))
 
 
@@ -232,32 +157,28 @@ def _lines(part: Any) -> Any:
 def _code_contests(row: Row) -> Problem:
     public = _pairs(row, "public_tests")
     tests = (*public, *_pairs(row, "private_tests", True), *_pairs(row, "generated_tests", True))
-    listed, python3 = _field(row, "solutions", dict, optional=True), []
+    listed, python3 = typed(row, "solutions", dict, optional=True), []
     if listed:
-        try:
-            languages, codes = _field(listed, "language", list), _list(listed, "solution", str)
-            pairs = zip(languages, codes, strict=True)
+        with within("solutions"):
+            pairs = zip(typed(listed, "language", list), list_field(listed, "solution", str), strict=True)
             python3 = [code for language, code in pairs if language in (3, "PYTHON3")]
-        except ValueError as error:
-            raise ValueError(f"field 'solutions': {error}") from None
-    return Problem(_field(row, "description", str), tests, None, public, tuple(python3))
+    return Problem(typed(row, "description", str), tests, None, public, tuple(python3))
 
 
 def _live_code_bench(row: Row) -> Problem:
-    public = _json_field(row, "public_test_cases", list)
-    try:
-        private = unpack_private_tests(_field(row, "private_test_cases", str))
-    except ValueError as error:
-        raise ValueError(f"field 'private_test_cases': {error}") from None
-    metadata = _json_field(row, "metadata", dict, optional=True)
-    fn_name = _function_name(metadata, "func_name") if metadata.get("func_name") is not None else None
+    public = json_field(row, "public_test_cases", list)
+    packed, metadata = typed(row, "private_test_cases", str), json_field(row, "metadata", dict, optional=True)
+    with within("private_test_cases"):
+        private = unpack_private_tests(packed)
+    with within("metadata"):
+        fn_name = name_field(metadata, "func_name") if metadata.get("func_name") is not None else None
     # Its functions return what JSON can say; a set instead of a list would be wrong.
     extra = {"exact": True} if fn_name else {}
     shown, hidden = (
-        _tests(field, [{**extra, **_part(test)} for test in tests], fn_name)
-        for field, tests in (("public_test_cases", public), ("private_test_cases", private))
+        _tests(name, [{**extra, **_part(test)} for test in tests], fn_name)
+        for name, tests in (("public_test_cases", public), ("private_test_cases", private))
     )
-    return Problem(_field(row, "question_content", str) + _starter(row), (*shown, *hidden), fn_name, shown)
+    return Problem(typed(row, "question_content", str) + _starter(row), (*shown, *hidden), fn_name, shown)
 
 
 def _part(test: Any) -> Test:
@@ -289,13 +210,13 @@ def unpack_private_tests(packed: str) -> list:
 
 
 def _human_eval(row: Row) -> Problem:
-    name, prompt, test = _function_name(row, "entry_point"), _field(row, "prompt", str), _field(row, "test", str)
-    code = prompt + _field(row, "canonical_solution", str)
+    name, prompt, test = name_field(row, "entry_point"), typed(row, "prompt", str), typed(row, "test", str)
+    code = prompt + typed(row, "canonical_solution", str)
     check = f"{test}\ncheck(candidate)\n"
-    _python(check, "test")
+    python_field(check, "test")
     question = "Complete this function. Include the given code in your program." + _block(prompt)
     checker = _is_root if name == "find_zero" else None
-    return Problem(question, (), name, (), _reference(code, "canonical_solution", name), check, checker=checker)
+    return Problem(question, (), name, (), reference_field(code, "canonical_solution", name), check, checker=checker)
 
 
 def _is_root(test: Test, value: Any) -> bool:
@@ -309,30 +230,24 @@ def _is_root(test: Test, value: Any) -> bool:
 
 
 def _mbpp_plus(row: Row) -> Problem:
-    name, prompt = _function_name(row, "entry_point"), _field(row, "prompt", str)
-    code = _reference(_field(row, "canonical_solution", str), "canonical_solution", name)
-    inputs = [*_list(row, "base_input", list), *_plus_inputs(row)]
-    try:
-        pack(inputs)
-    except ValueError as error:
-        raise ValueError(f"field 'base_input' or 'plus_input': {error}") from None
+    name, prompt = name_field(row, "entry_point"), typed(row, "prompt", str)
+    code = reference_field(typed(row, "canonical_solution", str), "canonical_solution", name)
+    inputs = []
+    for field in ("base_input", "plus_input"):
+        part = [] if row[field] == {} else list_field(row, field, list, optional=True)  # {}: none, in one row
+        with within(field):
+            pack(part)  # ValueError when nested too deeply
+        inputs += part
     any_order = name in _ANY_ORDER or re.search(rf"^assert set\({name}\(", prompt, flags=re.M)
     checker = _same_set if any_order else _same_truth if name in _ANY_MATCH else None
     # Its assertions show what JSON lost: which arguments are tuples.
-    field = "assertion" if row.get("assertion") else "prompt"
-    check = (
-        _field(row, field, str) if field == "assertion" else "\n".join(re.findall(r"^assert .*", prompt, flags=re.M))
-    )
-    _python(check, field)
+    check = typed(row, "assertion", str, optional=True) or "\n".join(re.findall(r"^assert .*", prompt, flags=re.M))
+    python_field(check, "assertion' or 'prompt")
     atol = row.get("atol")
     if atol is not None and (type(atol) not in (int, float) or not 0 <= atol < 1):
         raise ValueError(f"field 'atol': expected a tolerance of floats, found {reprlib.repr(atol)}")
     question = prompt.strip().strip('"').strip()
     return Problem(question, (), name, (), code, check, tuple(inputs), checker, float(atol or 0.0))
-
-
-def _plus_inputs(row: Row) -> list:
-    return [] if row.get("plus_input") == {} else _list(row, "plus_input", list, optional=True)  # {}: none, in 2 rows
 
 
 # MBPP problems with several right answers, after EvalPlus (evalplus/eval/_special_oracle.py).
@@ -362,38 +277,39 @@ def _same_truth(test: Test, value: Any) -> bool:
 
 
 def _mbpp(row: Row) -> Problem:
-    code, tests = _field(row, "code", str), _list(row, "test_list", str)
+    code, tests = typed(row, "code", str), list_field(row, "test_list", str)
     if not tests:
         raise ValueError("field 'test_list': no tests")
-    defined = [node.name for node in _python(code, "code").body if isinstance(node, ast.FunctionDef)]
+    defined = [node.name for node in python_field(code, "code").body if isinstance(node, ast.FunctionDef)]
     called = [name for name in reversed(defined) if re.search(rf"\b{re.escape(name)}\(", tests[0])]
     if not called:
         raise ValueError("field 'code': defines no function that the first test calls")
-    imports, setup = _list(row, "test_imports", str, True), _field(row, "test_setup_code", str, True)
+    imports, setup = list_field(row, "test_imports", str, True), typed(row, "test_setup_code", str, True)
     checks = {"test_imports": "\n".join(imports), "test_setup_code": setup, "test_list": "\n".join(tests)}
     for field, part in checks.items():
-        _python(part, field)
-    text = _field(row, "text" if "text" in row else "prompt", str)
+        python_field(part, field)
+    text = typed(row, "text" if "text" in row else "prompt", str)
     return Problem(f"{text}\n{tests[0]}", (), called[0], (), (code,), "\n".join(checks.values()))
 
 
 def _plain(row: Row) -> Problem:
     tests, examples = (
-        _tests("tests", _field(row, "tests", list)),
-        _tests("examples", _field(row, "examples", list, True)),
+        _tests("tests", typed(row, "tests", list)),
+        _tests("examples", typed(row, "examples", list, True)),
     )
     if examples and same_kind(examples) != same_kind(tests):
         raise ValueError("field 'examples': not of the same function as the tests")
-    solutions = tuple(_list(row, "solutions", str, optional=True))
-    return Problem(_field(row, "question", str), tests, same_kind(tests), examples, solutions)
+    solutions = tuple(list_field(row, "solutions", str, optional=True))
+    return Problem(typed(row, "question", str), tests, same_kind(tests), examples, solutions)
 
 
 def _starter(row: Row) -> str:
-    return _block(_field(row, "starter_code", str, optional=True))
+    return _block(typed(row, "starter_code", str, optional=True))
 
 
 def _block(code: str) -> str:
-    return f"\n\n```python\n{code.strip()}\n```" if code.strip() else ""
+    code = code.strip("\n")
+    return f"\n\n```python\n{code}\n```" if code.strip() else ""
 
 
 FORMATS: tuple[tuple[str, tuple[str, ...], Callable[[Row], Problem]], ...] = (  # name, fields that tell it, reader
