@@ -216,7 +216,9 @@ def _human_eval(row: Row) -> Problem:
     python_field(check, "test")
     question = "Complete this function. Include the given code in your program." + _block(prompt)
     checker = _is_root if name == "find_zero" else None
-    return Problem(question, (), name, (), reference_field(code, "canonical_solution", name), check, checker=checker)
+    return Problem(
+        question, (), name, (), reference_field(code, "prompt, canonical_solution", name), check, checker=checker
+    )
 
 
 def _is_root(test: Test, value: Any) -> bool:
@@ -232,22 +234,21 @@ def _is_root(test: Test, value: Any) -> bool:
 def _mbpp_plus(row: Row) -> Problem:
     name, prompt = name_field(row, "entry_point"), typed(row, "prompt", str)
     code = reference_field(typed(row, "canonical_solution", str), "canonical_solution", name)
-    inputs = []
-    for field in ("base_input", "plus_input"):
-        part = [] if row[field] == {} else list_field(row, field, list, optional=True)  # {}: none, in one row
+    base = list_field(row, "base_input", list)
+    plus = [] if row["plus_input"] == {} else list_field(row, "plus_input", list, optional=True)  # {}: none, in one row
+    for field, inputs in (("base_input", base), ("plus_input", plus)):
         with within(field):
-            pack(part)  # ValueError when nested too deeply
-        inputs += part
+            pack(inputs)  # ValueError when nested too deeply
     any_order = name in _ANY_ORDER or re.search(rf"^assert set\({name}\(", prompt, flags=re.M)
     checker = _same_set if any_order else _same_truth if name in _ANY_MATCH else None
     # Its assertions show what JSON lost: which arguments are tuples.
     check = typed(row, "assertion", str, optional=True) or "\n".join(re.findall(r"^assert .*", prompt, flags=re.M))
-    python_field(check, "assertion' or 'prompt")
+    python_field(check, "assertion, prompt")
     atol = row.get("atol")
     if atol is not None and (type(atol) not in (int, float) or not 0 <= atol < 1):
         raise ValueError(f"field 'atol': expected a tolerance of floats, found {reprlib.repr(atol)}")
     question = prompt.strip().strip('"').strip()
-    return Problem(question, (), name, (), code, check, tuple(inputs), checker, float(atol or 0.0))
+    return Problem(question, (), name, (), code, check, (*base, *plus), checker, float(atol or 0.0))
 
 
 # MBPP problems with several right answers, after EvalPlus (evalplus/eval/_special_oracle.py).
@@ -283,12 +284,12 @@ def _mbpp(row: Row) -> Problem:
     defined = [node.name for node in python_field(code, "code").body if isinstance(node, ast.FunctionDef)]
     called = [name for name in reversed(defined) if re.search(rf"\b{re.escape(name)}\(", tests[0])]
     if not called:
-        raise ValueError("field 'code': defines no function that the first test calls")
+        raise ValueError("field 'code, test_list': the first test calls no function of the code")
     imports, setup = list_field(row, "test_imports", str, True), typed(row, "test_setup_code", str, True)
     checks = {"test_imports": "\n".join(imports), "test_setup_code": setup, "test_list": "\n".join(tests)}
     for field, part in checks.items():
         python_field(part, field)
-    text = typed(row, "text" if "text" in row else "prompt", str)
+    text = typed(row, "text" if "text" in row or "prompt" not in row else "prompt", str)
     return Problem(f"{text}\n{tests[0]}", (), called[0], (), (code,), "\n".join(checks.values()))
 
 

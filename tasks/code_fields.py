@@ -1,4 +1,7 @@
-"""Typed fields of a row: what is missing, of another type, cut or unrunnable is a ValueError that names the field."""
+"""Typed fields of a row: what is missing, of another type, cut or unrunnable is a ValueError that names the field.
+
+(Or the fields, where only together they make no sense, such as "prompt, canonical_solution".)
+"""
 
 from __future__ import annotations
 
@@ -79,9 +82,10 @@ def python_field(code: str, name: str) -> ast.Module:
 
 
 def reference_field(code: str, name: str, fn_name: str) -> tuple[str, ...]:
+    """The reference solution as it is run: it must define the function that `entry_point` names."""
     nodes = list(ast.walk(python_field(code, name)))
     defined = {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
     defined |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     if fn_name not in defined:
-        raise ValueError(f"field {name!r}: does not define {fn_name!r}")
+        raise ValueError(f"field 'entry_point, {name}': no function {reprlib.repr(fn_name)} is defined")
     return (code,)
