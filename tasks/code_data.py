@@ -77,6 +77,8 @@ def normal_test(test: Any) -> Test:
 def _run(test: Test) -> Test:
     if not isinstance(test.get("input"), str) or not isinstance(test.get("output"), str):
         raise ValueError("expected texts under 'input' and 'output', or 'fn_name'")
+    if not all(isinstance(answer, str) for answer in test.get("accept", [])):
+        raise ValueError("'accept' must be a list of texts")
     _writable(len(test["output"].rstrip().encode("utf-8", "replace")) + 1, "output")
     return test
 
@@ -92,7 +94,7 @@ def _call(test: Test) -> Test:
     if "expected" not in test and not isinstance(test.get("output"), str):
         raise ValueError("expected a value under 'expected', or its JSON text under 'output'")
     expected = test["expected"] if "expected" in test else read_json(test["output"])
-    pack(list(args))  # TypeError or ValueError when it cannot be sent
+    pack([*args, *test.get("accept", [])])  # TypeError or ValueError for what can neither be sent nor come back
     _writable(len(json.dumps(pack(expected))), "result")
     return {**test, "args": list(args), "expected": expected}
 
@@ -274,7 +276,7 @@ def _same_set(test: Test, value: Any) -> bool:
 
 
 def _same_truth(test: Test, value: Any) -> bool:
-    return (value is None or type(value) is bool) and bool(value) == bool(test["expected"])
+    return value in (None, False, True) and bool(value) == bool(test["expected"])
 
 
 def _mbpp(row: Row) -> Problem:
