@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 import unicodedata
 from collections.abc import Iterable
 from functools import lru_cache
@@ -16,6 +17,17 @@ from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
+
+if hasattr(sys, "set_int_max_str_digits"):  # Python 3.10.7 or later
+    sys.set_int_max_str_digits(0)  # data sets hold integers of more than 4,300 digits; reading and showing them is fine
+
+
+def read_json(text: str) -> Any:
+    """json.loads, with a ValueError also for text that is nested too deeply for the parser."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def read_rows(source: str, split: str = "train", config: str | None = None) -> list[Row]:
@@ -59,7 +71,7 @@ def _read_lines(path: Path) -> list[Row]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = read_json(line)
         except ValueError as error:
             raise ValueError(f"data file {str(path)!r}, line {number}: not JSON ({error})") from None
         if not isinstance(row, dict):
@@ -73,9 +85,11 @@ def _read_list(path: Path) -> list[Row]:
     if not text.strip():
         return []
     try:
-        rows = json.loads(text)
+        rows = read_json(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"data file {str(path)!r}, line {error.lineno}: not JSON ({error.msg})") from None
+    except ValueError as error:
+        raise ValueError(f"data file {str(path)!r}: not JSON ({error})") from None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"data file {str(path)!r}: expected one list of objects (or one object a line, named .jsonl)")
     return rows

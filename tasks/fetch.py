@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tasks import code_data, math_env
-from tasks.code_env import GOLDEN_TESTS
+from tasks.code_grading import GOLDEN_TESTS
 from tasks.data import Row, normalize_question
 
 SOLUTIONS = 5  # reference programs a problem keeps; the first that passes its tests is the one that is used

@@ -19,18 +19,15 @@ new sandbox is started.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import marshal
 import math
 import os
-import re
 import select
 import shutil
 import struct
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 import warnings
@@ -40,6 +37,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from tasks.fences import extract_code, fenced_blocks  # noqa: F401 (part of this module's interface)
 from tasks.sandbox_folder import WorkFolder
 from tasks.sandbox_supervisor import REPLY, STATUSES
 from tasks.seccomp import OWN_PID, seccomp_filter
@@ -50,7 +48,6 @@ PROCESSES = 32  # processes and threads at a time; RLIMIT_NPROC counts per names
 OUTPUT = 1 << 20  # bytes of stdout, and of stderr; a program that writes more is stopped
 FILES = 1 << 25  # bytes of /tmp
 START_SECONDS = 30.0  # a sandbox that takes longer to start is an infrastructure failure
-MAX_CODE = 100_000  # characters of an answer that are parsed
 USERS = 1 << 30  # a sandbox of root runs its programs under a user id of its own, from here on
 
 
@@ -100,47 +97,6 @@ def run_many(
     finally:
         if session is not None:
             session.close()
-
-
-def extract_code(text: str) -> str | None:
-    """The last fenced python block that parses (tagged python, python3 or py), or None. See `fenced_blocks`."""
-    blocks = fenced_blocks(text, ("python", "python3", "py"))
-    return next((block for block in reversed(blocks) if _parses(block)), None)
-
-
-def fenced_blocks(text: str, tags: Sequence[str]) -> list[str]:
-    """Blocks fenced with one of the tags, in order. Text inside <think> does not count.
-
-    No block at all when the last fence is unclosed, even after closed ones: the answer was cut off.
-    """
-    fence = re.compile(r"[ \t]*(`{3,}|~{3,})[ \t]*([^`\n]*)")
-    blocks: list[str] = []
-    lines: list[str] = []
-    opening: re.Match | None = None
-    for line in text.rpartition("</think>")[2].split("\n"):
-        match = fence.fullmatch(line.rstrip("\r"))
-        if opening is None:
-            opening, lines = match, []
-        elif match and not match[2].strip() and match[1].startswith(opening[1]):
-            if opening[2].strip().lower() in tags:
-                blocks.append(textwrap.dedent("\n".join(lines)) + "\n")
-            opening = None
-        else:
-            lines.append(line)
-    return [] if opening else blocks
-
-
-warnings.filterwarnings("ignore", module=re.escape("<answer>"))  # a model's invalid escapes are not our user's concern
-
-
-def _parses(code: str) -> bool:
-    if len(code) > MAX_CODE or not code.strip():
-        return False
-    try:
-        ast.parse(code, "<answer>")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # what the parser raises for text that is no program
-        return False
-    return True
 
 
 # ------------------------------------------------------------------------------------------------- choosing a sandbox

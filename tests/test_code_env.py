@@ -16,17 +16,8 @@ from hypothesis import strategies as st
 from envs import InfraError, make_env
 from tasks import sandbox
 from tasks.code_data import EXAMPLES, Problem, load_problems, unpack_private_tests
-from tasks.code_env import (
-    CodeEnv,
-    golden_tests,
-    grade_program,
-    pack,
-    read_tests,
-    reference_solution,
-    same_output,
-    same_value,
-    unpack,
-)
+from tasks.code_env import CodeEnv, golden_tests, grade_program, read_tests, reference_solution
+from tasks.code_values import pack, same_output, same_value, unpack
 
 PLUS_ONE = [{"input": "7", "output": "8"}]
 DATA = os.environ.get("AT_GRPO_DATA")
@@ -52,7 +43,18 @@ needs_data = pytest.mark.skipif(not DATA, reason="AT_GRPO_DATA does not name the
         ("1000000", "1000000.5", False),
         ("2", "2.0", True),
         ("2", "2.0000001", False),
-        ("007", "7", True),
+        ("007", "7", False),
+        ("0011", "11", False),
+        ("11", "0011", False),
+        ("01 02", "1 2", False),
+        ("1 2", "01 02", False),
+        ("00.5", "0.5", False),
+        ("-01", "-1", False),
+        ("0", "-0", True),
+        ("0", "0.0", True),
+        ("0", "00", False),
+        ("0.5", ".50", True),
+        ("0110\n1001", "110\n1001", False),
         ("1" * 5000, "1" * 5000 + "0", False),
         ("9" * 5000 + "1", "9" * 5000 + "2", False),
         ("1e9", "1000000000", True),
@@ -379,7 +381,12 @@ def test_disagreement_is_reported_to_both_and_unreadable_answers_change_nothing(
     state = env.observe("coder")
     env.step("coder", "sorry")
     env.step("tester", "sorry")
+    for agent in env.agents:
+        assert env.observe(agent)[1]["content"].endswith("Your last answer could not be read and changed nothing.")
+    assert env.observe("coder")[1]["content"].startswith(state[1]["content"])
+    env.step("coder", answer("def add(a, b): return 3"))
     assert env.observe("coder") == state
+    assert "could not be read" in env.observe("tester")[1]["content"]
     assert env.reset(0).observe("tester") == before
 
 

@@ -35,6 +35,12 @@ def test_jsonl_and_json_give_the_same_rows(tmp_path):
         ("bad.jsonl", '{"a": 1}\n\n[1]', r"bad\.jsonl.*line 3: expected an object, got list"),
         ("bad.jsonl", b'{"a": 1}\n{"a": "\xff"}', r"bad\.jsonl.*line 2: not UTF-8"),
         ("bad.json", '[{"a": 1},\n oops]', r"bad\.json.*line 2: not JSON"),
+        (
+            "bad.jsonl",
+            '{"a": 1}\n{"a": ' + "[" * 100_000 + "]" * 100_000 + "}",
+            r"bad\.jsonl.*line 2: not JSON \(nested too",
+        ),
+        ("bad.json", "[" * 100_000 + "]" * 100_000, r"bad\.json.*not JSON \(nested too deeply"),
         ("bad.json", '{"a": 1}', r"bad\.json.*expected one list of objects"),
         ("bad.json", "[1, 2]", r"bad\.json.*expected one list of objects"),
         ("empty.jsonl", "\n \n", r"empty\.jsonl.*no rows"),
@@ -46,6 +52,12 @@ def test_jsonl_and_json_give_the_same_rows(tmp_path):
 def test_malformed_files_are_errors_that_name_file_and_line(tmp_path, name, content, message):
     with pytest.raises(ValueError, match=message):
         read_rows(write(tmp_path, name, content))
+
+
+def test_integers_of_any_length_are_read_and_written(tmp_path):
+    rows = [{"a": 10**5000}]
+    assert read_rows(write(tmp_path, "long.jsonl", json.dumps(rows[0]))) == rows
+    assert read_rows(write(tmp_path, "long.json", json.dumps(rows))) == rows
 
 
 def test_missing_files_and_sources_that_are_none(tmp_path):
