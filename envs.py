@@ -80,6 +80,14 @@ def stages(env: Env) -> Sequence[tuple[str, ...]]:
     return getattr(env, "stages", default)
 
 
+def progress(env: Env) -> float:
+    """`env.progress`: what the team has achieved since the start, in [0, 1] and 1 exactly when it is solved.
+
+    Without it that is all or nothing: `env.solved`.
+    """
+    return getattr(env, "progress", float(env.solved))
+
+
 def problems(env: Env) -> Sequence[Any] | None:
     """`env.problems`: its fixed set of problems, each with a `question`. None: every seed is a level of its own."""
     return getattr(env, "problems", None)

@@ -21,6 +21,7 @@ from typing import Any
 from envs import InfraError
 from tasks.code_data import Checker, Problem, Test, normal_test
 from tasks.code_values import distinct, freeze, number_key, pack, read_reply, same_output, same_value, unpack
+from tasks.fences import shorten
 from tasks.sandbox import run_many, run_program
 
 GOLDEN_TESTS = 50  # tests of a problem that are used: more cost time and hardly ever change a verdict
@@ -172,14 +173,14 @@ def _judge(test: Test, stdout: str, calls: bool, checker: Checker | None) -> tup
     """Status, data and its shortened form of a run that ended well."""
     if not calls:
         right = any(same_output(answer, stdout) for answer in (test["output"], *test.get("accept", ())))
-        value, shown = stdout, shortened(stdout, SHOWN)
+        value, shown = stdout, shorten(stdout, SHOWN)
     else:
         try:
             value = read_reply(stdout)
-            shown = shortened(repr(value) if len(stdout) < 10 * SHOWN else stdout, SHOWN)
+            shown = shorten(repr(value) if len(stdout) < 10 * SHOWN else stdout, SHOWN)
             right = _right_value(test, value)
         except (ValueError, TypeError, RecursionError):  # no packed data in the channel, or none to compare
-            return "error", None, shortened(stdout, SHOWN)
+            return "error", None, shorten(stdout, SHOWN)
     if checker is not None:
         try:
             right = checker(test, value)
@@ -204,11 +205,6 @@ def _assertion_holds(assertion: dict[str, Any], value: Any) -> bool:
     if result.status == "infra":
         raise InfraError(result.stderr)
     return result.status == "ok"
-
-
-def shortened(text: str, limit: int) -> str:
-    """Its first `limit` characters, and how many more there are."""
-    return text if len(text) <= limit else f"{text[:limit]} ... ({len(text) - limit:,} more characters)"
 
 
 # ------------------------------------------------------------------------------------------------------------- problems
@@ -306,7 +302,7 @@ def reference_solution(problem: Problem, timeout: float) -> str | None:
     return next(passing, None)
 
 
-def check_references(problems: Sequence[Problem], workers: int = 8) -> None:
+def check_references(problems: Sequence[Problem], workers: int) -> None:
     """Run every reference solution that golden tests come from, before the first step. ValueError, naming source and
     row, for one that fails; InfraError when the sandbox does. `golden_tests` keeps what it ran."""
     with ThreadPoolExecutor(workers) as pool:

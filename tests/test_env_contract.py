@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from envs import Reward, make_env
+from envs import Reward, make_env, progress
 
 MATH = [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(5, 9)]
 CODE = [
@@ -202,15 +202,15 @@ def test_nothing_happens_after_the_end(make):
 def test_progress_is_one_exactly_when_solved(make):
     """What chains are compared by: what the team has achieved, whoever acted last."""
     env = make(seed=8)
-    assert env.progress == 0
+    assert progress(env) == 0
     for text in TEXTS:
         for agent in env.agents:
             env.step(agent, text)
-            assert 0 <= env.progress <= 1
-            assert (env.progress == 1) == env.solved
+            assert 0 <= progress(env) <= 1
+            assert (progress(env) == 1) == env.solved
     env = make(seed=8)
     finish(env)
-    assert (env.progress == 1) == env.solved
+    assert (progress(env) == 1) == env.solved
 
 
 def test_agreeing_on_something_wrong_is_no_success(make, request):

@@ -213,8 +213,7 @@ def test_what_others_wrote_is_shortened_to_a_stated_length(fake):
     env.step("reasoner", "step " * 2_000 + "and so " + RIGHT)
     env.step("tool_user", "```python\nrun()\n```")
     seen = prompt(env, "tool_user")
-    assert f"the last {math_env.WORK_SHOWN} characters" in seen
-    assert f"the last {math_env.SHOWN} characters" in seen
+    assert seen.count("more characters)") == 2  # the reasoning, and what the program printed
     assert "and so " + RIGHT in seen
     assert len(seen) < math_env.WORK_SHOWN + math_env.SHOWN + 1_000
 
