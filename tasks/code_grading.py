@@ -30,7 +30,7 @@ SHOWN = 300  # characters of what came back from a test that are kept for feedba
 
 # ------------------------------------------------------------------------------------------- programs around functions
 
-# The program around a function under test. Its input is the job; its output is the result as data and nothing else: what
+# The program around a function under test. Its input is the job; its output is the result, as data. What
 # the solution prints goes to stderr.
 _CALL = (
     "from __future__ import annotations\nimport ast, collections, json, math, os, re, sys, typing\n"
