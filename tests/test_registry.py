@@ -7,7 +7,7 @@ import pytest
 
 from envs import make_env
 
-NEWS = '''
+NEWS = """
 from envs import Reward
 
 class News:
@@ -18,7 +18,7 @@ class News:
     def observe(self, agent): return [{"role": "user", "content": f"{self.words} words"}]
     def step(self, agent, text): return Reward(0.0, 0.5)
     def copy(self): return self
-'''
+"""
 
 
 @pytest.fixture
