@@ -36,7 +36,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from report import read_rows
+from records.reading import read_rows
 
 AGENTS, TURNS, CANDIDATES, ENVS = 2, 6, 8, 32
 BUDGET = ENVS * AGENTS * TURNS * CANDIDATES  # candidates a step at most
