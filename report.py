@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from records.command import parse_args
 from records.page import page, read_run
 
 
@@ -20,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", metavar="RUN", type=Path, help="the folder that train.py wrote")
     parser.add_argument("--output", type=Path, metavar="FILE", help="where to write (default: RUN/report.html)")
-    arguments = parser.parse_args(argv)
+    arguments = parse_args(parser, argv)
     try:
         run = read_run(arguments.run)
         output = arguments.output or arguments.run / "report.html"
