@@ -38,14 +38,16 @@ CURVES_X, ROWS_X = (32, 232), (206, 152)  # left edge and width
 LEVELS = (0, 0.25, 0.5, 0.75, 1)
 LABEL = 27  # height of a label of two lines beside the curves
 SEEDS = "Dot: one seed. Bar: mean over seeds ± standard error."
-SAME = "[1] and hollow dots: the same runs, shown again."
+SAME = "Same [number]: the same runs, shown again with hollow dots."
 Row = dict[str, Any]  # of the results
 
 
 def figure(results: dict[str, Any]) -> str:
     """SVG of the results as `collect` gives them."""
     file = io.StringIO()
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # not the reader's own settings
+        matplotlib.rcParams.update(STYLE)
         metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"), None) | {"Title": "Held-out success"}
         draw(results).savefig(
             file, format="svg", facecolor=CARD, bbox_inches="tight", pad_inches=0.1, metadata=metadata

@@ -86,6 +86,10 @@ def numbers(row: Row, folder: Path, seeds: Sequence[int], steps: int) -> dict[st
             curve = []
         if curve:
             metrics = [step for run in runs for step in read_rows(run / "metrics.jsonl", METRICS)]
+            if not metrics and not row.untrained:
+                raise ValueError(
+                    f"{runs[0]} was evaluated after step 0, but its metrics.jsonl has no step: delete the run"
+                )
             found.append({"seed": seed, "curve": curve, **({} if row.untrained else sampled(metrics))})
     return {"trainings": row.trainings, "runs": found}
 

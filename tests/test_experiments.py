@@ -376,6 +376,7 @@ def test_without_matplotlib_there_are_table_and_numbers_and_a_line_about_the_fig
         ("sessions.jsonl", "x\n", "sessions.jsonl, line 1: not JSON"),
         ("per_role-seed0/evaluations.jsonl", '{"step": 0}\n', "evaluations.jsonl, line 1: success is missing"),
         ("per_role-seed0/metrics.jsonl", '{"step": 0}\n', "metrics.jsonl, line 1: samples is missing"),
+        ("per_role-seed0/metrics.jsonl", "", "per_role-seed0 was evaluated after step 0, but its metrics.jsonl has no"),
         ("plays/policies_of_the_roles_swapped-seed0.json", "[0.5", "swapped-seed0.json is damaged: delete it"),
         ("plays/policies_of_the_roles_swapped-seed0.json", "0.5", "swapped-seed0.json is damaged: delete it"),
     ],
