@@ -17,32 +17,31 @@ held-out levels, played with TURNS turns and no tree, so the rows differ by what
 from __future__ import annotations
 
 import argparse
-import html
 import json
 import math
 import multiprocessing
 import os
-import platform
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean, stdev
-from typing import Any
 
 from tqdm import tqdm
 
-from report import read_rows
+from records.command import parse_args
+from records.reading import nearest_folder, read_object
+from records.results import Row, collect, learning_curve, machine, play_path, run_folder, table
 
 AGENTS, TURNS, CANDIDATES, ENVS = 2, 6, 8, 32
 BUDGET = ENVS * AGENTS * TURNS * CANDIDATES  # candidates a step at most
 EVERY = 25  # steps between held-out evaluations and checkpoints
 SET_UP = 40  # seconds of a run beside its steps: imports, warm start, evaluations
 COMMON = f"--device cpu --trees 0 --keep 1 --report-every {EVERY} --save-every {EVERY}"
+LIMITS = {"jobs": (1, 1000), "steps": (1, 10**6), "time-limit": (1, 10**7), "seeds": (0, 2**16 - 1)}  # of the options
 CHAINS = "--sampling chains --grouping trajectory"
 
 
@@ -81,22 +80,6 @@ TRAININGS = {
     "t_2": Training("", 2.2, turns=2),
     "t_4": Training("", 1.6, turns=4),
 }
-
-
-@dataclass(frozen=True)
-class Row:
-    """A line of the table: the start or the end of a training, or a team put together from checkpoints."""
-
-    label: str
-    training: str
-    untrained: bool = False
-    team: dict[str, tuple[str, str]] = field(default_factory=dict)  # agent -> (training, policy) that plays it
-    quick: bool = False  # an ablation that --quick has too (the methods are always there)
-
-    @property
-    def trainings(self) -> list[str]:
-        """All that have to be finished for this row."""
-        return list(dict.fromkeys([self.training, *(training for training, _ in self.team.values())]))
 
 
 def _all_turns(training: str) -> dict[str, tuple[str, str]]:
@@ -178,9 +161,10 @@ class Plan:
     @classmethod
     def load(cls, folder: Path) -> Plan:
         """The plan that a folder was made with. FileNotFoundError when it holds none."""
-        if not (folder / "plan.json").exists():
-            raise FileNotFoundError(f"{folder} holds no experiments (no plan.json): run them first")
-        content = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+        if not (folder / "plan.json").is_file():
+            hint = nearest_folder(folder, "plan.json")
+            raise FileNotFoundError(f"{folder} holds no experiments (no plan.json): run them first{hint}")
+        content = read_object(folder / "plan.json", ("seeds", "steps", "quick"))
         return cls(folder, tuple(content["seeds"]), content["steps"], content["quick"])
 
     @property
@@ -213,7 +197,7 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        return self.plan.folder / f"{self.name}-seed{self.seed}"
+        return run_folder(self.plan.folder, self.name, self.seed)
 
     @property
     def options(self) -> list[str]:
@@ -224,13 +208,9 @@ class Job:
         return [*COMMON.split(), *sizes.split(), *kind.options.split(), *run]
 
     @property
-    def curve(self) -> list[dict[str, Any]]:
-        """Held-out evaluations so far, each step once: a run that was killed in its set-up wrote step 0 twice."""
-        return list({row["step"]: row for row in read_rows(self.folder / "evaluations.jsonl")}.values())
-
-    @property
     def finished(self) -> bool:
-        return bool(self.curve) and self.curve[-1]["step"] == self.plan.steps
+        curve = learning_curve(self.folder)
+        return bool(curve) and curve[-1]["step"] == self.plan.steps
 
     @property
     def steps_done(self) -> int:
@@ -247,7 +227,7 @@ def check_folders(plan: Plan) -> None:
 
     for job in plan.jobs:
         if (job.folder / "config.json").exists():
-            saved = json.loads((job.folder / "config.json").read_text(encoding="utf-8"))
+            saved = read_object(job.folder / "config.json")
             for name, value in all_options(*parse(job.options)).items():
                 if name not in ("output_dir", "resume") and saved.get(name) != value:
                     raise ValueError(
@@ -328,18 +308,13 @@ def last_line(folder: Path) -> str:
 # ------------------------------------------------------------------------------------------------- teams of checkpoints
 
 
-def play_path(row: Row, seed: int, plan: Plan) -> Path:
-    name = "".join(char if char.isalnum() else "_" for char in row.label)
-    return plan.folder / "plays" / f"{name}-seed{seed}.json"
-
-
 def play_teams(plan: Plan, parallel: int) -> None:
     """Evaluate the rows that are put together from checkpoints, as far as their runs are finished."""
     tasks = []
     for row in plan.rows:
         for seed in plan.seeds:
             jobs = [plan.job(name, seed) for name in row.trainings]
-            path = play_path(row, seed, plan)
+            path = play_path(plan.folder, row, seed)
             if row.team and not path.exists() and all(job.finished for job in jobs):
                 sources = {agent: (str(plan.job(name, seed).folder), who) for agent, (name, who) in row.team.items()}
                 tasks.append((sources, path))
@@ -368,211 +343,7 @@ def play(sources: dict[str, tuple[str, str]], path: str, options: Sequence[str])
     write_text(Path(path), json.dumps([result.success, result.n]))
 
 
-# ------------------------------------------------------------------------------------------------------------- results
-
-
-def collect(plan: Plan) -> dict[str, Any]:
-    """Everything that table and figure show, as JSON: rows with the numbers of each seed, and where they come from."""
-    rows = [
-        {
-            "section": section,
-            "label": row.label,
-            "curves": not row.untrained and section == "Methods",
-            **numbers(row, plan),
-        }
-        for section, part in plan.sections.items()
-        for row in part
-    ]
-    sessions = read_rows(plan.folder / "sessions.jsonl")
-    return {"steps": plan.steps, "seeds": list(plan.seeds), "rows": rows, "sessions": sessions}
-
-
-def numbers(row: Row, plan: Plan) -> dict[str, Any]:
-    """The runs of a row, one for each seed that has got far enough to have a number."""
-    runs = []
-    for seed in plan.seeds:
-        jobs = [plan.job(name, seed) for name in row.trainings]
-        path = play_path(row, seed, plan)
-        curve = [[point["step"], point["success"], point["n"]] for point in jobs[0].curve]
-        if row.untrained:
-            curve = curve[:1]
-        elif row.team:
-            curve = [[plan.steps, *json.loads(path.read_text(encoding="utf-8"))]] if path.exists() else []
-        elif curve and curve[-1][0] == 0:  # has only begun
-            curve = []
-        if curve:
-            steps = [step for job in jobs for step in read_rows(job.folder / "metrics.jsonl")]
-            runs.append({"seed": seed, "curve": curve, **({} if row.untrained else sampled(steps))})
-    return {"trainings": row.trainings, "runs": runs}
-
-
-def sampled(steps: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Candidates a step, and the share of groups whose rewards differ."""
-    groups = [[step[f"groups/{kind}"] for kind in ("trained", "constant", "singleton")] for step in steps]
-    signal = sum(trained for trained, *_ in groups) / max(sum(map(sum, groups)), 1)
-    return {"samples": fmean(step["samples"] for step in steps), "signal": signal}
-
-
-def mean_se(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean and its standard error over seeds; None for a single one."""
-    return fmean(values), stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-
-
-def common_step(runs: Sequence[dict[str, Any]]) -> int:
-    """The last step that all seeds of a row have reached: seeds are only averaged at the same step."""
-    return min(run["curve"][-1][0] for run in runs)
-
-
-def success(runs: Sequence[dict[str, Any]], step: int) -> list[float]:
-    return [value for run in runs for at, value, _ in run["curve"] if at == step]
-
-
-def with_se(mean: float, se: float | None) -> str:
-    return f"{mean:.3f}" + ("" if se is None else f" ± {se:.3f}")
-
-
-def table(results: dict[str, Any]) -> str:
-    """The results as Markdown."""
-    lines = ["# Methods and ablations, measured", ""]
-    for section in dict.fromkeys(row["section"] for row in results["rows"]):
-        lines += [
-            f"| {section.lower()} | held-out success | seeds | each seed | candidates a step | signal |",
-            "|---|---|---|---|---|---|",
-        ]
-        lines += [table_line(row, results) for row in results["rows"] if row["section"] == section]
-        lines.append("")
-    boards = {n for row in results["rows"] for run in row["runs"] for _, _, n in run["curve"]}
-    lines.append(
-        f"Tiny model (0.16M parameters), plan_path 4x4, {results['steps']} steps, "
-        f"n = {', '.join(map(str, sorted(boards))) or 'no'} held-out levels for each seed."
-    )
-    lines += ["", NOTES]
-    for session in results["sessions"]:
-        lines.append(
-            f"- `{session['command']}`: {session['date']}, {session['minutes']:.1f} minutes, {session['finished']} "
-            f"trainings finished, {session['jobs']} at a time; {session['machine']}"
-        )
-    return "\n".join([*lines, ""])
-
-
-def table_line(row: dict[str, Any], results: dict[str, Any]) -> str:
-    """One row; what is missing or was stopped early says so."""
-    runs, label = row["runs"], row["label"]
-    if not runs:
-        return f"| {label} | missing | 0 of {len(results['seeds'])} | | | |"
-    step = common_step(runs)
-    values = success(runs, step)
-    number = with_se(*mean_se(values))
-    if step not in (0, results["steps"]):
-        number += f" (after {step} of {results['steps']} steps)"
-    missing = len(results["seeds"]) - len(runs)
-    seeds = f"{len(runs)} of {len(results['seeds'])}" if missing else str(len(runs))
-    samples = signal = ""
-    if "samples" in runs[0]:
-        samples = f"{fmean(run['samples'] for run in runs):.0f}"
-        signal = f"{fmean(run['signal'] for run in runs):.0%}"
-    return f"| {label} | {number} | {seeds} | {' '.join(f'{value:.3f}' for value in values)} | {samples} | {signal} |"
-
-
-# -------------------------------------------------------------------------------------------------------------- figure
-
-COLOURS = ["#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b"]
-WIDTH, LEFT, RIGHT, TOP, HEIGHT, LINE = 760, 50, 230, 20, 240, 18  # HEIGHT of the curves, LINE of a row below them
-
-
-def figure(results: dict[str, Any]) -> str:
-    """SVG: learning curves of the methods (mean over seeds, bars of one standard error), below them every row."""
-    shown = [row for row in results["rows"] if row["runs"]]
-    height = TOP + HEIGHT + 60 + LINE * len(shown) + 30
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" '
-        'font-size="12">',
-        f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
-        *draw_curves(results),
-        *draw_rows(shown, results["steps"], TOP + HEIGHT + 60),
-        "</svg>",
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def text(x: float, y: float, words: str, anchor: str = "start", colour: str = "black") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}">{html.escape(words)}</text>'
-
-
-def stroke(x1: float, y1: float, x2: float, y2: float, colour: str, width: float = 1) -> str:
-    return f'<path d="M{x1:.1f},{y1:.1f} L{x2:.1f},{y2:.1f}" stroke="{colour}" stroke-width="{width}"/>'
-
-
-def draw_curves(results: dict[str, Any]) -> list[str]:
-    right = WIDTH - RIGHT
-
-    def x(step: float) -> float:
-        return LEFT + step / results["steps"] * (right - LEFT)
-
-    def y(value: float) -> float:
-        return TOP + (1 - value) * HEIGHT
-
-    lines = []
-    for level in (0, 0.25, 0.5, 0.75, 1):
-        lines += [stroke(LEFT, y(level), right, y(level), "#ddd"), text(LEFT - 8, y(level) + 4, f"{level:g}", "end")]
-    for step in range(0, results["steps"] + 1, EVERY):
-        lines.append(text(x(step), y(0) + 16, str(step), "middle"))
-    lines.append(text((LEFT + right) / 2, y(0) + 34, "training steps; held-out success, mean over seeds", "middle"))
-    drawn = [row for row in results["rows"] if row["curves"] and row["runs"]]
-    for number, row in enumerate(drawn):
-        colour, points = COLOURS[number % len(COLOURS)], []
-        for step in sorted({point[0] for run in row["runs"] for point in run["curve"]}):
-            if len(values := success(row["runs"], step)) == len(row["runs"]):
-                mean, se = mean_se(values)
-                points.append(f"{x(step):.1f},{y(mean):.1f}")
-                lines.append(stroke(x(step), y(mean - (se or 0)), x(step), y(mean + (se or 0)), colour))
-        lines.append(f'<polyline points="{" ".join(points)}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        lines.append(text(right + 12, TOP + 16 + 18 * number, row["label"], colour=colour))
-    return lines
-
-
-def draw_rows(rows: Sequence[dict[str, Any]], steps: int, top: float) -> list[str]:
-    """One line a row: its mean, one standard error to both sides."""
-    left = WIDTH - RIGHT - 250
-    right = WIDTH - 60
-
-    def x(value: float) -> float:
-        return left + value * (right - left)
-
-    bottom = top + LINE * len(rows)
-    lines = []
-    for level in (0, 0.25, 0.5, 0.75, 1):
-        lines += [stroke(x(level), top, x(level), bottom, "#ddd"), text(x(level), bottom + 16, f"{level:g}", "middle")]
-    for number, row in enumerate(rows):
-        y = top + LINE * (number + 0.5)
-        step = common_step(row["runs"])
-        mean, se = mean_se(success(row["runs"], step))
-        label = row["label"] + (f" (after {step} steps)" if step not in (0, steps) else "")
-        colour = COLOURS[0] if row["section"] == "Methods" else "#555"
-        lines += [
-            text(left - 10, y + 4, label, "end"),
-            stroke(x(mean - (se or 0)), y, x(mean + (se or 0)), y, colour, 2),
-            f'<circle cx="{x(mean):.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>',
-            text(right + 10, y + 4, f"{mean:.3f}"),
-        ]
-    return lines
-
-
 # ------------------------------------------------------------------------------------------------------------ commands
-
-
-def machine() -> str:
-    """Processor, cores and versions, read from the machine."""
-    import torch
-    import transformers
-
-    processor = platform.processor() or platform.machine()
-    if (info := Path("/proc/cpuinfo")).exists():
-        models = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line]
-        processor = models[0] if models else processor
-    versions = f"Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}"
-    return f"{platform.system()}, {processor}, {os.cpu_count()} cores, {versions}"
 
 
 def run(plan: Plan, parallel: int, seconds: float, command: str) -> list[str]:
@@ -602,12 +373,21 @@ def run(plan: Plan, parallel: int, seconds: float, command: str) -> list[str]:
 
 
 def write_report(plan: Plan) -> str:
-    """Write table, figure and their numbers; returns the table."""
-    results = collect(plan)
-    markdown = table(results)
-    for name, content in (("md", markdown), ("svg", figure(results)), ("json", json.dumps(results, indent=1))):
-        (plan.folder / f"experiments.{name}").write_text(content, encoding="utf-8")
-    return markdown
+    """Write table, figure and their numbers; returns the table and says what was written."""
+    results = collect(plan.folder, plan.sections, plan.seeds, plan.steps)
+    markdown = table(results, NOTES)
+    (plan.folder / "experiments.md").write_text(markdown, encoding="utf-8")
+    (plan.folder / "experiments.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
+    written = f"{markdown}\nwritten: {plan.folder}/experiments.md, .json"
+    svg = plan.folder / "experiments.svg"
+    svg.unlink(missing_ok=True)  # an older figure would not show what the table says
+    try:
+        from records.figure import figure  # the only use of matplotlib
+    except ImportError as error:
+        how = "pip install -r requirements-dev.txt, then the same command with --report-only"
+        return f"{written}\nno figure ({error}): {how}"
+    svg.write_text(figure(results), encoding="utf-8")
+    return f"{written}, .svg"
 
 
 def parse(argv: Sequence[str] | None) -> tuple[Plan, argparse.Namespace]:
@@ -615,20 +395,18 @@ def parse(argv: Sequence[str] | None) -> tuple[Plan, argparse.Namespace]:
     parser.add_argument("--quick", action="store_true", help="main rows and a few ablations, 2 seeds, 50 steps")
     parser.add_argument("--seeds", type=int, nargs="+", metavar="N", help="default: 0 1 2 (quick: 0 1)")
     parser.add_argument("--steps", type=int, metavar="N", help="training steps of a run (default: 75; quick: 50)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="runs at a time (default: cores)")
-    parser.add_argument("--time-limit", type=float, default=math.inf, metavar="SECONDS", help="then stop the trainings")
+    parser.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: cores)")
+    parser.add_argument("--time-limit", type=float, metavar="SECONDS", help="then stop the trainings (default: never)")
     parser.add_argument("--output-dir", metavar="DIR", help="default: runs/experiments (quick: runs/experiments-quick)")
     parser.add_argument("--report-only", action="store_true", help="train nothing, write table and figure again")
-    options = parser.parse_args(argv)
-    seeds = options.seeds or ([0, 1] if options.quick else [0, 1, 2])
-    steps = options.steps if options.steps is not None else 50 if options.quick else 75
-    for name, value in (("jobs", options.jobs), ("steps", steps), ("time-limit", options.time_limit)):
-        if value < 1:
-            parser.error(f"--{name} {value}: at least 1")
-    if len(set(seeds)) < len(seeds) or min(seeds) < 0:
-        parser.error(f"--seeds {' '.join(map(str, seeds))}: each once, none below 0")
+    options = parse_args(parser, argv, LIMITS)
+    options.seeds = options.seeds or ([0, 1] if options.quick else [0, 1, 2])
+    options.steps = options.steps or (50 if options.quick else 75)
+    options.jobs = options.jobs or os.cpu_count() or 1
+    if len(set(options.seeds)) < len(options.seeds):
+        parser.error(f"--seeds {' '.join(map(str, options.seeds))}: each once")
     folder = Path(options.output_dir or ("runs/experiments-quick" if options.quick else "runs/experiments"))
-    return Plan(folder, tuple(seeds), steps, options.quick), options
+    return Plan(folder, tuple(options.seeds), options.steps, options.quick), options
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -644,10 +422,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             command = " ".join(["python experiments.py", *(sys.argv[1:] if argv is None else argv)])
             check_folders(plan)
             whole = plan.save()
-            failures = run(plan, options.jobs, options.time_limit, command)
+            failures = run(plan, options.jobs, options.time_limit or math.inf, command)
             plan = whole
         print(write_report(plan))
-        print(f"written: {plan.folder}/experiments.md, .svg, .json")
     except (ValueError, OSError) as error:
         sys.exit(f"experiments.py: error: {error}")
     if failures:

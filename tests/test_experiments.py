@@ -3,26 +3,29 @@
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 import torch
-from helpers import ScriptedEngine, Toy, make_sample
+from helpers import ScriptedEngine, Toy, make_results, make_sample
 from safetensors.torch import load_file
 
 import experiments
 import train
-from experiments import ABLATIONS, MAIN, TRAININGS, Plan
+from experiments import ABLATIONS, MAIN, NOTES, TRAININGS, Plan
 from grouping import assign_advantages, group_samples
 from options import all_options, parse, parse_policies
 from prepare import task_of
 from records.checkpoint import latest_checkpoint
+from records.results import collect, numbers, play_path, table
 from rollout import rollout_tree
 from sampling.ablations import agent_key, outcome, prompt_key, rollout_parallel, turn_key
 
@@ -114,15 +117,34 @@ def test_a_folder_remembers_what_it_was_made_with(plan):
     ("argv", "names"),
     [
         ("--jobs 0", "--jobs 0"),
+        ("--jobs -1", "--jobs -1"),
+        ("--jobs 1000000000", "--jobs 1000000000: 1 to 1000"),
+        ("--jobs nan", "--jobs: invalid int value: 'nan'"),
         ("--steps 0", "--steps 0"),
+        ("--steps -5", "--steps -5"),
+        ("--steps 1000001", "--steps 1000001: 1 to 1000000"),
+        ("--steps 1e3", "--steps: invalid int value: '1e3'"),
         ("--time-limit 0", "--time-limit 0"),
+        ("--time-limit -1", "--time-limit -1"),
+        ("--time-limit nan", "--time-limit nan"),
+        ("--time-limit inf", "--time-limit inf"),
+        ("--time-limit=-inf", "--time-limit -inf"),
+        ("--time-limit 1e300", "--time-limit 1e+300: 1 to 10000000"),
         ("--seeds 1 1", "--seeds 1 1"),
         ("--seeds -1", "--seeds -1"),
+        ("--seeds 0 65536", "--seeds 65536: 0 to 65535"),
+        ("--seeds 0 nan", "--seeds: invalid int value: 'nan'"),
+        ("--stepps 3", "unrecognized arguments: --stepps 3 (did you mean --steps?)"),
+        ("--job-s=3", "unrecognized arguments: --job-s=3 (did you mean --jobs?)"),
+        ("quick", "unrecognized arguments: quick (did you mean --quick?)"),
         ("--report-only --output-dir nowhere", "nowhere holds no experiments"),
+        ("--report-only --output-dir runs/experimens", "run them first (did you mean runs/experiments-quick?)"),
+        ("--report-only", "runs/experiments holds no experiments (no plan.json): run them first (did you mean runs/ex"),
     ],
 )
 def test_options_that_make_no_sense_are_named(argv, names, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    Plan(Path("runs/experiments-quick"), (0,), 1).save()
     for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "TOKENIZERS_PARALLELISM"):
         monkeypatch.setenv(name, os.environ.get(name, ""))  # main changes them: put back afterwards
     with pytest.raises(SystemExit) as exit_:
@@ -268,13 +290,17 @@ def test_runs_with_other_options_are_not_mixed_in(plan):
 # -------------------------------------------------------------------------------------------------------------- results
 
 
+def numbers_of(row, plan):
+    return numbers(row, plan.folder, plan.seeds, plan.steps)["runs"]
+
+
 def test_numbers_of_a_row_come_from_complete_lines_of_its_runs(plan):
     write_run(plan.job("shared", 0), {0: 0.05, 25: 0.5, 50: 0.9}, samples=(100, 140), groups=(2, 1, 1))
     begun = plan.job("shared", 1)
     write_run(begun, {0: 0.06})
     with open(begun.folder / "evaluations.jsonl", "a") as file:
         file.write('{"step": 0, "success": 0.06, "se": 0, "n": 200}\n{"step": 25, "succ')  # twice step 0, then killed
-    trained, untrained = (experiments.numbers(row, plan)["runs"] for row in (MAIN[4], MAIN[2]))
+    trained, untrained = (numbers_of(row, plan) for row in (MAIN[4], MAIN[2]))
     assert trained == [
         {"seed": 0, "curve": [[0, 0.05, 200], [25, 0.5, 200], [50, 0.9, 200]], "samples": 120.0, "signal": 0.5}
     ]
@@ -285,36 +311,23 @@ def test_a_team_has_a_number_only_when_it_was_played(plan):
     (row,) = [row for row in ABLATIONS if row.label == "roles trained alone, then combined"]
     for name in ("tool_user_alone", "planner_alone"):
         write_run(plan.job(name, 0), {0: 0.05, 50: 0.9})
-    assert experiments.numbers(row, plan)["runs"] == []
-    path = experiments.play_path(row, 0, plan)
+    assert numbers_of(row, plan) == []
+    path = play_path(plan.folder, row, 0)
     path.parent.mkdir()
     path.write_text("[0.25, 100]")
-    (run,) = experiments.numbers(row, plan)["runs"]
+    (run,) = numbers_of(row, plan)
     assert run["curve"] == [[50, 0.25, 100]], "not the success of the run that trained it"
-
-
-def results(**rows):
-    """Results with one method a keyword: label=[run, ...]; a run is {step: success}."""
-    made = []
-    for label, runs in rows.items():
-        curves = [[[step, value, 200] for step, value in run.items()] for run in runs]
-        numbers = [{"seed": s, "curve": curve, "samples": 1000, "signal": 0.25} for s, curve in enumerate(curves)]
-        made.append({"section": "Methods", "label": label, "curves": True, "trainings": [label], "runs": numbers})
-    session = {"command": "python experiments.py --jobs 9", "date": "2026-01-02", "minutes": 7.25, "finished": 4,
-               "jobs": 9, "machine": "Linux, a processor, 64 cores"}  # fmt: skip
-    return {"steps": 50, "seeds": [0, 1, 2], "rows": made, "sessions": [session]}
 
 
 def test_the_table_by_hand():
     """0.5, 0.6, 0.7: mean 0.6, standard deviation 0.1, standard error 0.1 / sqrt(3) = 0.058."""
-    markdown = experiments.table(
-        results(
-            whole=[{0: 0.1, 50: 0.5}, {0: 0.1, 50: 0.6}, {0: 0.1, 50: 0.7}],
-            stopped=[{0: 0.1, 25: 0.3, 50: 0.9}, {0: 0.1, 25: 0.5}],
-            alone=[{0: 0.1, 50: 0.25}],
-            absent=[],
-        )
+    made = make_results(
+        whole=[{0: 0.1, 50: 0.5}, {0: 0.1, 50: 0.6}, {0: 0.1, 50: 0.7}],
+        stopped=[{0: 0.1, 25: 0.3, 50: 0.9}, {0: 0.1, 25: 0.5}],
+        alone=[{0: 0.1, 50: 0.25}],
+        absent=[],
     )
+    markdown = table(made, NOTES)
     lines = markdown.splitlines()
     assert "| whole | 0.600 ± 0.058 | 3 | 0.500 0.600 0.700 | 1000 | 25% |" in lines
     assert "| stopped | 0.400 ± 0.100 (after 25 of 50 steps) | 2 of 3 | 0.300 0.500 | 1000 | 25% |" in lines
@@ -330,39 +343,51 @@ def test_the_table_by_hand():
 
 
 def test_the_table_says_what_its_rows_are(plan):
-    markdown = experiments.table(experiments.collect(plan))
+    markdown = table(collect(plan.folder, plan.sections, plan.seeds, plan.steps), NOTES)
     for row in [*MAIN, *ABLATIONS]:
         assert f"| {row.label} | missing | 0 of 2 |" in markdown
     assert "at most 3072 candidates" in markdown
 
 
-def test_the_figure_shows_means_at_their_place_and_escapes_names():
-    made = results(**{"a < b & c": [{0: 0.0, 50: 0.5}, {0: 0.0, 50: 0.7}], "absent": []})
-    svg = ElementTree.fromstring(experiments.figure(made))
-    space = "{http://www.w3.org/2000/svg}"
-    words = [element.text for element in svg.iter(f"{space}text")]
-    assert words.count("a < b & c") == 2, "beside the curve and beside the row"
-    assert "absent" not in words
-    assert "0.600" in words
-    (line,) = svg.iter(f"{space}polyline")
-    (x0, y0), (x1, y1) = (map(float, point.split(",")) for point in line.get("points").split())
-    top, height = experiments.TOP, experiments.HEIGHT
-    assert (x0, y0) == (experiments.LEFT, top + height)
-    assert (x1, y1) == (experiments.WIDTH - experiments.RIGHT, pytest.approx(top + 0.4 * height))
-    (dot,) = svg.iter(f"{space}circle")
-    ends = {words: float(e.get("x")) for e in svg.iter(f"{space}text") if (words := e.text) in ("0", "1")}
-    assert float(dot.get("cx")) == pytest.approx(ends["0"] + 0.6 * (ends["1"] - ends["0"]), abs=0.1)
-
-
-def test_the_recorded_results_are_what_the_pages_show():
+def test_the_recorded_results_are_what_the_page_shows():
     docs = Path(experiments.__file__).parent / "docs"
     recorded = json.loads((docs / "experiments.json").read_text())
-    assert (docs / "experiments.md").read_text() == experiments.table(recorded)
-    assert (docs / "experiments.svg").read_text() == experiments.figure(recorded)
+    assert (docs / "experiments.md").read_text() == table(recorded, NOTES)
 
 
-def test_the_figure_without_any_run_is_still_one():
-    ElementTree.fromstring(experiments.figure(results(absent=[])))
+def test_without_matplotlib_there_are_table_and_numbers_and_a_line_about_the_figure(plan, monkeypatch):
+    plan.save()
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
+    monkeypatch.delitem(sys.modules, "records.figure", raising=False)
+    (plan.folder / "experiments.svg").write_text("of an older table")
+    *_, written, last = experiments.write_report(plan).splitlines()
+    assert written == f"written: {plan.folder}/experiments.md, .json"
+    assert last.startswith("no figure (")
+    assert "pip install -r requirements-dev.txt" in last
+    assert "--report-only" in last
+    assert {path.name for path in plan.folder.iterdir()} == {"plan.json", "experiments.md", "experiments.json"}
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "names"),
+    [
+        ("plan.json", "{", "plan.json: not JSON"),
+        ("plan.json", '{"seeds": [0]}', "plan.json: steps is missing"),
+        ("sessions.jsonl", "x\n", "sessions.jsonl, line 1: not JSON"),
+        ("per_role-seed0/evaluations.jsonl", '{"step": 0}\n', "evaluations.jsonl, line 1: success is missing"),
+        ("per_role-seed0/metrics.jsonl", '{"step": 0}\n', "metrics.jsonl, line 1: samples is missing"),
+        ("per_role-seed0/metrics.jsonl", "", "per_role-seed0 was evaluated after step 0, but its metrics.jsonl has no"),
+        ("plays/policies_of_the_roles_swapped-seed0.json", "[0.5", "swapped-seed0.json is damaged: delete it"),
+        ("plays/policies_of_the_roles_swapped-seed0.json", "0.5", "swapped-seed0.json is damaged: delete it"),
+    ],
+)
+def test_damaged_files_are_named(plan, file, content, names):
+    plan.save()
+    write_run(plan.job("per_role", 0), {0: 0.1, 50: 0.5})
+    (plan.folder / "plays").mkdir()
+    (plan.folder / file).write_text(content)
+    with pytest.raises(ValueError, match=re.escape(names)):
+        experiments.write_report(Plan.load(plan.folder))
 
 
 # ------------------------------------------------------------------------------------------------------------ ablations
@@ -482,7 +507,8 @@ def test_one_command_trains_plays_and_writes_the_table(tmp_path, monkeypatch, ca
     (session,) = saved["sessions"]
     assert session["finished"] == 1
     assert f"{os.cpu_count()} cores" in session["machine"]
-    assert ElementTree.parse(folder / "experiments.svg").getroot().tag.endswith("svg")
+    if find_spec("matplotlib"):
+        assert ElementTree.parse(folder / "experiments.svg").getroot().tag.endswith("svg")
 
     run = str(folder / "per_role-seed5")
     assert latest_checkpoint(folder / "per_role-seed5").name == "step-000001"

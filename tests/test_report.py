@@ -21,9 +21,11 @@ import report
 from grouping import assign_advantages, group_samples, trajectory_key
 from records.checkpoint import append_row
 from records.metrics import groups_per_turn, rollout_metrics
+from records.page import group_spreads, sections, thin
 from records.trees import tree_rows
 from rollout import rollout_chains, rollout_tree
 
+TEMPLATE = Path(report.__file__).with_name("records") / "page.html"
 HOSTILE = (
     "5</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"><!-- \u2028 &lt;"
 )
@@ -76,7 +78,7 @@ def embedded(page):
 
 
 def charts_of(folder):
-    return {chart["title"]: chart for part in report.sections(report.read_run(folder)) for chart in part["charts"]}
+    return {chart["title"]: chart for part in sections(report.read_run(folder)) for chart in part["charts"]}
 
 
 def line(chart, name):
@@ -117,6 +119,8 @@ def test_an_agent_that_spoke_in_some_steps_only_and_a_policy_of_its_name(run):
 def test_a_value_that_is_no_number_is_a_gap(run):
     append_row(run / "metrics.jsonl", {"step": 2, "p/entropy": float("nan")})
     assert line(charts_of(run)["Entropy"], "p")["y"] == [0.5, 0.5, None]
+    append_row(run / "evaluations.jsonl", {"step": 3, "success": 1.0, "se": float("nan"), "n": 1})
+    assert line(charts_of(run)["Success"], "held-out")["error"] == [0.03, 0.03, None]
     assert "NaN" not in embedded(report.page(report.read_run(run)))
 
 
@@ -126,25 +130,25 @@ def test_the_spread_of_chains_compares_whole_trajectories():
         {"trajectory": k, "stages": [{"candidates": [{"reward": value, "valid": True}]}] * length}
         for k, (value, length) in enumerate([(0.0, 4), (0.0, 4), (1.0, 1)])
     ]
-    assert report.group_spreads([{"step": 3, "episodes": result}]) == [(3, pytest.approx(0.57735, abs=1e-4))]
+    assert group_spreads([{"step": 3, "episodes": result}]) == [(3, pytest.approx(0.57735, abs=1e-4))]
 
 
 def test_candidates_that_were_not_scored_have_no_part_in_the_spread():
     rewards = [{"reward": 0.0, "valid": False}, {"reward": 1.0, "valid": True}, {"reward": 3.0, "valid": True}]
     row = {"step": 0, "episodes": [{"trajectory": None, "stages": [{"candidates": rewards}]}]}
-    assert report.group_spreads([row]) == [(0, pytest.approx(2**0.5))]
+    assert group_spreads([row]) == [(0, pytest.approx(2**0.5))]
 
 
 def test_many_recorded_steps_are_thinned_to_the_limit_with_the_first_and_the_last():
     rows = [{"step": step, "env": env, "text": "x" * 100} for step in range(100) for env in (0, 1)]
-    assert report.thin(rows, 10**6) == rows
-    thinned = report.thin(rows, 5000)
+    assert thin(rows, 10**6) == rows
+    thinned = thin(rows, 5000)
     steps = sorted({row["step"] for row in thinned})
     assert sum(len(json.dumps(row)) for row in thinned) <= 5000
     assert (steps[0], steps[-1]) == (0, 99)
     assert len({b - a for a, b in pairwise(steps[:-1])}) == 1  # evenly, but for the last
     assert [row["env"] for row in thinned] == [0, 1] * len(steps)
-    assert report.thin([], 5000) == []
+    assert thin([], 5000) == []
 
 
 # ------------------------------------------------------------------------------------------------------------- safety
@@ -153,7 +157,7 @@ def test_many_recorded_steps_are_thinned_to_the_limit_with_the_first_and_the_las
 def test_what_a_model_wrote_cannot_leave_the_data_block(run):
     play(run, 2, lambda request, k: HOSTILE)
     page = report.page(report.read_run(run))
-    template = Path(report.__file__).with_suffix(".html").read_text(encoding="utf-8")
+    template = TEMPLATE.read_text(encoding="utf-8")
     block = embedded(page)
     assert not set("<\u2028\u2029") & set(block)
     assert page.count("</script") == template.count("</script")
@@ -167,7 +171,7 @@ def test_the_name_of_the_folder_is_escaped(run):
 
 
 def test_the_page_never_parses_text_as_html_and_loads_nothing():
-    template = Path(report.__file__).with_suffix(".html").read_text(encoding="utf-8")
+    template = TEMPLATE.read_text(encoding="utf-8")
     for call in (
         "innerHTML",
         "outerHTML",
@@ -193,6 +197,14 @@ def test_the_page_never_parses_text_as_html_and_loads_nothing():
         (lambda run: (run / "metrics.jsonl").unlink(), "metrics.jsonl has no finished step yet"),
         (lambda run: (run / "metrics.jsonl").write_text(""), "metrics.jsonl has no finished step yet"),
         (lambda run: (run / "trees.jsonl").write_text('{"step": 0}\n{"step"\n'), "trees.jsonl, line 2: not JSON"),
+        (lambda run: (run / "trees.jsonl").write_text('{"step": 0}\n'), "trees.jsonl, line 1: env is missing"),
+        (lambda run: (run / "timing.jsonl").write_text("[1]\n"), "timing.jsonl, line 1: not a JSON object"),
+        (lambda run: (run / "metrics.jsonl").write_bytes(b"\xff\n"), "metrics.jsonl: not UTF-8 text"),
+        (lambda run: (run / "evaluations.jsonl").write_text('{"step": 0}\n'), "line 1: success is missing"),
+        (lambda run: (run / "config.json").write_text('{"task": "to'), "config.json: not JSON"),
+        (lambda run: (run / "config.json").write_text(""), "config.json: not JSON"),
+        (lambda run: (run / "config.json").write_text("[]"), "config.json: not a JSON object"),
+        (lambda run: (run / "config.json").write_text("{}"), "config.json: task is missing"),
     ],
 )
 def test_bad_folders_are_named(run, damage, message):
@@ -200,6 +212,37 @@ def test_bad_folders_are_named(run, damage, message):
     with pytest.raises(SystemExit, match=re.escape(message)):
         report.main([str(run)])
     assert not (run / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("demmo", "demo"),
+        ("DEMO", "demo"),
+        ("sudoku-20260102", "runs/sudoku-20260101"),  # `runs/` may be left out
+        ("rnus/sudoku-20260101", "runs/sudoku-20260101"),
+        ("runs/sudoku-2026010", "runs/sudoku-20260101"),
+        ("runs", "runs/sudoku-20260101"),
+        ("demo/checkpoints", "demo"),
+        ("demo/metrics.jsonl", "demo"),
+        ("elsewhere/../demmo", "demo"),
+    ],
+)
+def test_a_mistyped_run_names_the_nearest_one(run, monkeypatch, typed, meant):
+    monkeypatch.chdir(run.parent)
+    (run.parent / "runs" / "sudoku-20260101").mkdir(parents=True)
+    (run.parent / "runs" / "sudoku-20260101" / "config.json").write_text("{}")
+    with pytest.raises(SystemExit, match=re.escape(f"{typed} holds no run (no config.json)")) as exit_:
+        report.main([typed])
+    assert str(exit_.value).endswith(f" (did you mean {meant}?)")
+
+
+@pytest.mark.parametrize("typed", ["nothing-like-it", "/", "/nowhere/at/all/deep", ".", "a" * 300, ""])
+def test_a_run_that_is_like_no_other_has_no_hint(tmp_path, monkeypatch, typed):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match=r"report\.py: error: ") as exit_:
+        report.main([typed])
+    assert "did you mean" not in str(exit_.value)
 
 
 def test_a_line_that_is_still_being_written_is_left_out(run):
