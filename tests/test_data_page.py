@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tasks import code_data, fetch, math_env
-from tasks.code_env import GOLDEN_TESTS, golden_tests, reference_solution
+from tasks.code_grading import GOLDEN_TESTS, golden_tests, reference_solution
 from tasks.math_answers import math_equal
 
 FENCE = re.compile(r"^```(.*)\n((?:.*\n)*?)```\s*$", re.M)
