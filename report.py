@@ -3,7 +3,7 @@
     python report.py runs/NAME                        writes runs/NAME/report.html; open it in any browser
     python report.py runs/NAME --output page.html
 
-Also works while the run goes on. `report.html` beside this file is the page without its data: it draws what this
+It also works during the run. `report.html` beside this file is the page without its data: it draws what this
 file chooses, loads nothing from anywhere, and sets every text that a model wrote as text, never as HTML.
 """
 
@@ -254,7 +254,7 @@ def summary(run: Run) -> list[tuple[str, str]]:
 
 
 def page(run: Run) -> str:
-    """The whole page. Its data stand in a JSON block in which no `<` is left, so nothing in them can end the block."""
+    """The whole page. Its data are in a JSON block without any `<`, so nothing in them can end the block."""
     trees = thin(run.trees)
     data = {
         "name": run.name,
