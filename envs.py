@@ -4,17 +4,21 @@ An `Env` is one instance of a cooperative task for one or more agents. `observe`
 messages and changes nothing; `step` reads one agent's whole response, changes the state and returns a `Reward`; `copy`
 gives an independent twin, which is how tree sampling scores K candidates without one seeing another.
 
-`make_env(task, workflow)` builds one; the tasks live in `tasks/`.
+`make_env(task, workflow)` builds one; the tasks live in `tasks/`, or wherever you have yours.
 """
 
 from __future__ import annotations
 
-import importlib
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+
+from tasks.registry import TASKS, task_class
+
+__all__ = ["TASKS", "Env", "InfraError", "Message", "Reward", "make_env", "mixed_reward"]
 
 Message = dict[str, str]  # {"role": "system" | "user", "content": ...}
 
@@ -80,6 +84,14 @@ def stages(env: Env) -> Sequence[tuple[str, ...]]:
     return getattr(env, "stages", default)
 
 
+def progress(env: Env) -> float:
+    """`env.progress`: what the team has achieved since the start, in [0, 1] and 1 exactly when it is solved.
+
+    Without it that is all or nothing: `env.solved`.
+    """
+    return getattr(env, "progress", float(env.solved))
+
+
 def problems(env: Env) -> Sequence[Any] | None:
     """`env.problems`: its fixed set of problems, each with a `question`. None: every seed is a level of its own."""
     return getattr(env, "problems", None)
@@ -102,22 +114,20 @@ def noisy_answer(env: Any, rng: np.random.Generator, good: float) -> str:
 
 # -------------------------------------------------------------------------------------------------------------- tasks
 
-TASKS = {  # task: "module:class", imported on first use
-    "plan_path": "tasks.plan_path:PlanPath",
-    "sokoban": "tasks.sokoban:Sokoban",
-    "sudoku": "tasks.sudoku:Sudoku",
-    "math": "tasks.math_env:MathEnv",
-    "code": "tasks.code_env:CodeEnv",
-}
-
 
 def make_env(task: str, workflow: str = "mas", **options: Any) -> Env:
-    """Build an environment (call `reset(seed=)` before use). ValueError on an unknown task, workflow or option."""
-    if task not in TASKS:
-        raise ValueError(f"unknown task {task!r}: choose one of {', '.join(TASKS)}")
-    module, name = TASKS[task].split(":")
-    task_class = getattr(importlib.import_module(module), name)
+    """Build an environment (call `reset(seed=)` before use). ValueError on an unknown task, workflow or option.
+
+    `task`: a name in TASKS, or a class of your own, "module:Class" or "file.py:Class"; `workflow` goes to classes whose
+    constructor takes it.
+    """
+    cls = task_class(task)
+    parameters = inspect.signature(cls).parameters.values()
+    if any(p.name == "workflow" or p.kind is p.VAR_KEYWORD for p in parameters):
+        options["workflow"] = workflow
+    elif workflow != "mas":
+        raise ValueError(f"task {task!r} has one workflow, not {workflow!r}: its constructor takes no `workflow`")
     try:
-        return task_class(workflow=workflow, **options)
+        return cls(**options)
     except TypeError as error:  # an option this task does not have
         raise ValueError(f"task {task!r}: {error}") from None

@@ -10,6 +10,7 @@ import difflib
 import inspect
 import json
 import math
+import re
 import time
 from argparse import ArgumentParser, HelpFormatter
 from collections.abc import Sequence
@@ -28,6 +29,8 @@ from update import UpdateConfig
 # what an option is when it is not given: for the tiny model, for any other
 BY_MODEL: dict[str, tuple] = {
     "lr": (4e-4, 1e-6),
+    "adam_beta2": (0.99, 0.999),
+    "adam_eps": (1e-5, 1e-8),
     "warm_start": (60, 0),
     "max_response_tokens": (16, 512),
 }
@@ -98,6 +101,10 @@ class OptimizerOptions:
     """share of the peak left at the last step (linear decay)"""
     lr_warmup: int = 10
     """steps of linear warm-up"""
+    adam_beta2: float = by_model()
+    """decay of Adam's second moment"""
+    adam_eps: float = by_model()
+    """added to the root of Adam's second moment"""
 
 
 @dataclass
@@ -252,8 +259,10 @@ def check_ranges(options: dict[str, Any]) -> None:
             raise ValueError(f"{option}: a finite number is needed")
         if name in least and value < least[name]:
             raise ValueError(f"{option}: at least {least[name]:g}")
-        if name in ("lr", "temperature", "clip") and value <= 0:
+        if name in ("lr", "temperature", "clip", "adam_eps") and value <= 0:
             raise ValueError(f"{option}: more than 0")
+    if not 0 <= options["adam_beta2"] < 1:
+        raise ValueError(f"--adam-beta2 {options['adam_beta2']}: 0 or more, and less than 1")
     if not 0 < options["engine_memory"] < 1:
         raise ValueError(f"--engine-memory {options['engine_memory']}: a share of the GPU, between 0 and 1")
     if not 0 <= options["seed"] < 2**16:
@@ -290,11 +299,14 @@ def check_run_folder(config: Config, objective: UpdateConfig) -> None:
 
 
 def parse_policies(values: Sequence[str], agents: Sequence[str]) -> dict[str, str]:
-    """`shared`, `per_role` or `agent=policy ...` -> {agent: policy}. ValueError unless every agent is named once."""
+    """`shared`, `per_role` or `agent=policy ...` -> {agent: policy}. ValueError unless every agent is named once.
+
+    A role is a kind of agent: `reasoner_1` and `reasoner_2` of an ensemble share the policy `reasoner`.
+    """
     if list(values) == ["shared"]:
         return dict.fromkeys(agents, "shared")
     if list(values) == ["per_role"]:
-        return {agent: agent for agent in agents}
+        return {agent: re.sub(r"_\d+$", "", agent) for agent in agents}
     pairs = dict(value.split("=", 1) for value in values if value.count("=") == 1)
     if len(pairs) != len(values) or set(pairs) != set(agents) or not all(n.isidentifier() for n in pairs.values()):
         raise ValueError(

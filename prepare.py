@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from distributed.exchange import gather_episodes
 from distributed.world import World, place
-from envs import can_be_imitated, slow_scoring
+from envs import can_be_imitated, problems, slow_scoring
 from model import tiny
 from model.loading import load_model
 from model.policy import Policy, make_policy
@@ -26,7 +26,7 @@ from sampling.engine import Engine
 from sampling.team import Team
 from sampling.transformers_engine import TransformersEngine
 from sampling.vllm_engine import VllmEngine
-from tasks import sandbox
+from tasks import code_grading, sandbox
 from tasks.from_options import HELD_OUT_SEEDS, Task, make_task
 from update import UpdateConfig
 
@@ -60,6 +60,7 @@ def set_up(config: Config, objective: UpdateConfig, world: World) -> Run:
     """Start a run, or resume one. Raises ValueError on options and data that do not fit together."""
     folder, task = Path(config.output_dir), task_of(config)
     pool, agents = scoring_pool(config, task), task.training.agents
+    check_references(config, task, world)
     checkpoint = latest_checkpoint(folder) if config.resume else None
     load = (lambda name: load_model(str(checkpoint / name))) if checkpoint else first_model(config, task, world)
     team = make_team(config, agents, world, load)
@@ -94,8 +95,26 @@ def scoring_pool(config: Config, task: Task) -> Executor | None:
         sandbox.set_mode(config.sandbox)
     except RuntimeError as error:
         raise ValueError(f"--sandbox {config.sandbox}: {error}") from None
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # of this machine: too many threads, and programs time out
-    return ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // ranks)) if slow_scoring(task.training) else None
+    return ThreadPoolExecutor(threads()) if slow_scoring(task.training) else None
+
+
+def threads() -> int:
+    """Cores of this rank: with more threads programs that run side by side would time out."""
+    return max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+
+
+def check_references(config: Config, task: Task, world: World) -> None:
+    """Run the reference solutions that golden tests come from: one that fails ends the run before its first step."""
+    if config.task != "code":
+        return
+    sets = [problem for env in (task.training, task.held_out) for problem in problems(env) or ()]
+    unknown = [problem for problem in dict.fromkeys(sets) if not problem.tests]
+    if unknown and world.main:
+        print(f"running {len(unknown)} reference solutions, whose results are the golden tests", flush=True)
+    try:
+        code_grading.check_references(unknown, threads())
+    except RuntimeError as error:
+        raise ValueError(f"--sandbox {config.sandbox}: {error}") from None
 
 
 def first_prompt(config: Config, task: Task, team: Team) -> str:
@@ -146,8 +165,9 @@ def make_team(config: Config, agents: Sequence[str], world: World, load: Load) -
     for name, mesh in world.meshes(homes).items():
         model, tokenizer = load(name)
         policies[name] = make_policy(
-            name, model, tokenizer, config.lr, world.device, mesh, config.gradient_checkpointing, config.fused
-        )
+            name, model, tokenizer, config.lr, world.device, mesh, config.gradient_checkpointing, config.fused,
+            config.adam_beta2, config.adam_eps,
+        )  # fmt: skip
     firsts = [name for name in policies if homes[name][0] == world.rank]  # each tokenizer travels once
     tokenizers = world.merge({name: policies[name].tokenizer for name in firsts})
     return Team(policies, policy_of, make_engines(config, policies), tokenizers, world, homes, config.frozen)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from math import isfinite, sqrt
 from statistics import fmean, pstdev
 
-from envs import Env, InfraError, Message, Reward, mixed_reward, stages
+from envs import Env, InfraError, Message, Reward, mixed_reward, progress, stages
 from grouping import GroupKey, Sample
 from sampling.requests import Completion, Generate, Player, Request, drive, request_seed
 
@@ -48,6 +48,7 @@ class Episode:
     env: int
     trajectory: int | None = None
     solved: bool = False
+    progress: float = 0.0  # what the team has achieved at the end, 1 exactly when solved
     ended: str = "turns"  # "turns" (ran out), "done", "prompt" (too long for the engine), "infra" (nothing was scored)
     turns: int = 0
     actions: list[Action] = field(default_factory=list)
@@ -105,9 +106,9 @@ def rollout_chains(
 ) -> Rollout:
     """Plain GRPO: `num_candidates` independent trajectories of every environment; arguments as in `rollout_tree`.
 
-    Every sample of a trajectory carries the return of the trajectory: the team reward of its last action (`alpha`
-    does not apply, local rewards are not part of it). When one action cannot be scored the whole trajectory is
-    invalid.
+    Every sample of a trajectory carries the return of the trajectory: what the team has achieved at its end, whoever
+    acted last, 1 exactly when the task is solved (`alpha` does not apply, local rewards are not part of it). When one
+    action cannot be scored the whole trajectory is invalid.
     """
     rules = _Rules(encode, decode, max_turns, alpha, mixed_reward, seed, num_candidates)
     players = [
@@ -118,7 +119,7 @@ def rollout_chains(
     episodes = drive(players, generate, 1, pool, _in_order(envs))
     for episode in episodes:
         for sample in episode.samples:
-            sample.reward, sample.valid = episode.samples[-1].team, episode.ended != "infra"
+            sample.reward, sample.valid = episode.progress, episode.ended != "infra"
     return Rollout(episodes)
 
 
@@ -159,7 +160,7 @@ def _play(env: Env, env_id: int, rules: _Rules, trajectory: int | None = None) -
     built before anyone acts. Scoring and committing go agent by agent in either case: a later simultaneous agent did
     not see what the earlier ones did, but is scored on a state in which they have acted.
     """
-    episode = Episode(env_id, trajectory, env.solved, "done" if env.done else "turns")
+    episode = Episode(env_id, trajectory, env.solved, progress(env), "done" if env.done else "turns")
     for turn in range(0 if env.done else rules.max_turns):  # a level may start solved
         episode.turns = turn + 1
         for agents in stages(env):
@@ -187,7 +188,7 @@ def _play(env: Env, env_id: int, rules: _Rules, trajectory: int | None = None) -
                 best = max(scored, key=lambda branch: branch.sample.reward)  # commit it; ties: the first
                 best.sample.committed = True
                 env = best.env  # the next agent sees its effect
-                episode.solved = env.solved
+                episode.solved, episode.progress = env.solved, progress(env)
                 episode.actions.append(Action(turn, request.agent, messages, best.text, best.reward))
                 if env.done:
                     episode.ended = "done"

@@ -39,11 +39,14 @@ class UpdateConfig:
     micro_batch_tokens: int = 16384
     """tokens in one forward pass; changes memory, not the result"""
     mismatch_clamp: float = 2.0
-    """C in w = min(exp(lp_trainer - lp_engine), C)."""
+    """C in w = min(exp(lp_trainer - lp_engine), C)"""
     grad_clip: float = 1.0
     """maximum norm of the gradient"""
     max_response_tokens: int = 0
     """what loss="constant" divides by"""
+
+
+PER_TOKEN = ("entropy", "clip_fraction", "logprob_gap")  # metrics that are means over response tokens
 
 
 def update(
@@ -85,9 +88,6 @@ def update(
     }
 
 
-PER_TOKEN = ("entropy", "clip_fraction", "logprob_gap")
-
-
 def _optimizer_step(policy: Policy, packs: Sequence[Pack], config: UpdateConfig, totals: Counter[str]) -> None:
     """Add up the gradient of a minibatch over its packs and step once. Adds this rank's sums to `totals`."""
     sums: list[dict[str, Tensor]] = []
@@ -98,7 +98,7 @@ def _optimizer_step(policy: Policy, packs: Sequence[Pack], config: UpdateConfig,
         loss, info = policy_loss(logprobs, pack.old, pack.engine, pack.advantage, pack.weight, config)
         (loss * policy.ranks).backward()  # FSDP averages gradients over ranks, but the objective is a sum
         info |= {"loss": loss.detach(), "entropy": entropy.sum(), "tokens": torch.tensor(len(pack.target))}
-        trained = float(pack.weight[0] > 0)  # 0 for a pack that keeps an idle rank in step
+        trained = (pack.weight[0] > 0).float()  # () 0 for a pack that keeps an idle rank in step
         sums.append({name: value * trained for name, value in info.items()})
     grad_norm = float(full(nn.utils.clip_grad_norm_(policy.model.parameters(), config.grad_clip)))
     if not np.isfinite(grad_norm):
@@ -121,6 +121,7 @@ def loss_weights(samples: Sequence[Sample], loss: str, max_response_tokens: int 
     token: sum / number of tokens; sequence: mean of per-response means; constant: sum / (responses *
     max_response_tokens).
 
+    >>> from grouping import GroupKey
     >>> loss_weights([Sample(GroupKey(0, 0, "a"), [1], [1] * n, [0.0] * n, 0.0) for n in (4, 1)], "sequence")
     [0.125, 0.5]
     """

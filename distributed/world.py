@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import pairwise
 from multiprocessing import connection
 from typing import Any, TypeVar
 
@@ -164,24 +165,21 @@ def start(device: str) -> World:
 def place(names: Sequence[str], size: int, spec: Sequence[str] = ()) -> dict[str, list[int]]:
     """Where every policy lives: {policy: ranks}.
 
-    Without `spec`: one policy on all ranks; several on equal blocks; more policies than ranks all on every rank.
-    `spec` is for instance ["coder=0-2", "tester=3"]. ValueError when it does not divide evenly, or names a rank that
-    does not exist, or leaves a rank without a policy, or when two policies share only some of their ranks: on a shared
+    Without `spec`: one policy on all ranks; several on blocks as even as possible, larger ones first; more policies
+    than ranks all on every rank. `spec` is for instance ["coder=0-2", "tester=3"]. ValueError when it names a rank that
+    does not exist, leaves a rank without a policy, or when two policies share only some of their ranks: on a shared
     rank they take turns on one engine, on the others not, and the ranks of a policy would load it at different times.
 
     >>> place(["a", "b"], 4)
     {'a': [0, 1], 'b': [2, 3]}
+    >>> place(["reasoner", "tool_user", "judge"], 8)
+    {'reasoner': [0, 1, 2], 'tool_user': [3, 4, 5], 'judge': [6, 7]}
     """
     if not spec:
         if len(names) > size:
             return {name: list(range(size)) for name in names}
-        if size % len(names):
-            raise ValueError(
-                f"{size} ranks for {len(names)} policies ({', '.join(names)}): start a multiple of {len(names)}, "
-                "or say who lives where, for instance --placement " + _example(names, size)
-            )
-        block = size // len(names)
-        return {name: list(range(i * block, (i + 1) * block)) for i, name in enumerate(names)}
+        ends = [-(-size * i // len(names)) for i in range(len(names) + 1)]
+        return {name: list(range(*block)) for name, block in zip(names, pairwise(ends), strict=True)}
     homes: dict[str, list[int]] = {}
     for part in spec:
         match = re.fullmatch(r"(\w+)=(\d+)(?:-(\d+))?", part)
@@ -200,8 +198,3 @@ def place(names: Sequence[str], size: int, spec: Sequence[str] = ()) -> dict[str
     if sum(map(len, set(map(tuple, homes.values())))) > size:
         raise ValueError(f"--placement {' '.join(spec)}: two policies may share all of their ranks or none")
     return {name: homes[name] for name in names}
-
-
-def _example(names: Sequence[str], size: int) -> str:
-    first, *rest = names
-    return " ".join([f"{first}=0-{size - len(names)}", *(f"{n}={size - len(rest) + i}" for i, n in enumerate(rest))])

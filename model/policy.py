@@ -114,19 +114,23 @@ def decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
     return cast(str, tokenizer.decode(ids, skip_special_tokens=True))
 
 
-def make_optimizer(model: nn.Module, lr: float) -> torch.optim.Optimizer:
+def make_optimizer(
+    model: nn.Module, lr: float, adam_beta2: float = 0.99, adam_eps: float = 1e-5
+) -> torch.optim.Optimizer:
     """AdamW without weight decay: the clipped objective is the only thing that moves the weights.
 
-    eps is 1e-5: the gradients of unused vocabulary are tiny and pure noise, and a smaller eps would blow them up to
-    full steps, which takes a warm-started policy apart within ten steps.
+    The defaults are those of the tiny model. The gradients of its unused vocabulary are tiny and pure noise; a smaller
+    eps would blow them up to full steps, which takes a warm-started policy apart within ten steps.
     """
     fused = next(model.parameters()).is_cuda
-    return torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.99), eps=1e-5, weight_decay=0.0, fused=fused)
+    betas = (0.9, adam_beta2)
+    return torch.optim.AdamW(model.parameters(), lr=lr, betas=betas, eps=adam_eps, weight_decay=0.0, fused=fused)
 
 
 def make_policy(
     name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, lr: float, device: str = "cpu",
-    mesh: DeviceMesh | None = None, checkpointing: bool = False, fused: bool = False,
+    mesh: DeviceMesh | None = None, checkpointing: bool = False, fused: bool = False, adam_beta2: float = 0.99,
+    adam_eps: float = 1e-5,
 ) -> Policy:  # fmt: skip
     """A policy from a model on the CPU: moved to `device`, or sharded over the ranks of `mesh`."""
     if fused and device.startswith("cuda"):
@@ -139,4 +143,4 @@ def make_policy(
         model.to(device)  # type: ignore[arg-type]
     else:
         shard(root, list(model.model.layers), mesh)
-    return Policy(name, model, tokenizer, make_optimizer(model, lr), mesh, root)
+    return Policy(name, model, tokenizer, make_optimizer(model, lr, adam_beta2, adam_eps), mesh, root)

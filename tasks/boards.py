@@ -12,6 +12,7 @@ import numpy as np
 
 from envs import InfraError, Message, Reward
 from tasks import sandbox
+from tasks.fences import shorten
 
 Cell = tuple[int, int]  # (row, column), origin top left
 
@@ -256,14 +257,14 @@ def _run_program(text: str) -> tuple[bool, bool, list | None, str]:
         raise InfraError(f"the tool user's program could not be run: {result.stderr}")
     answer = printed_answer(result.stdout) if result.status == "ok" else None
     told = {
-        "ok": f"It printed:\n{shorten(result.stdout, MAX_OUTPUT) or 'nothing'}",
+        "ok": f"It printed:\n{shorten(result.stdout.strip(), MAX_OUTPUT) or 'nothing'}",
         "timeout": f"It failed: it took more than {TOOL_SECONDS:g} seconds.",
         "memory": "It failed: it needed too much memory.",
         "output": "It failed: it printed too much.",
-    }.get(result.status, f"It failed:\n{shorten(result.stderr, MAX_OUTPUT)}")
+    }.get(result.status, f"It failed:\n{shorten(result.stderr.strip(), MAX_OUTPUT)}")
     if result.status == "ok" and answer is None:
         told += "\nThat has no readable answer line."
-    return True, result.status == "ok", answer, f"{shorten(code, MAX_PROGRAM)}\n{told}"
+    return True, result.status == "ok", answer, f"{shorten(code.strip(), MAX_PROGRAM)}\n{told}"
 
 
 def printed_answer(text: str) -> list | None:
@@ -276,13 +277,3 @@ def printed_answer(text: str) -> list | None:
     if answer is None and "####" not in text:
         answer = parse_answer("#### " + text[("\n" + text).rfind("\n[") :])
     return answer
-
-
-def shorten(text: str, limit: int) -> str:
-    """At most about `limit` characters: the beginning and, twice as long, the end (where answers and errors are).
-
-    >>> shorten("a" * 10 + "b" * 50, 15)
-    'aaaaa\\n...\\nbbbbbbbbbb'
-    """
-    text = text.strip()
-    return text if len(text) <= limit else f"{text[: limit // 3]}\n...\n{text[limit // 3 - limit :]}"

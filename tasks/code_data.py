@@ -27,7 +27,7 @@ from functools import cache
 from typing import Any
 
 from tasks.code_fields import json_field, list_field, name_field, python_field, reference_field, typed, within
-from tasks.code_values import distinct, freeze, pack
+from tasks.code_values import distinct, freeze, to_data
 from tasks.data import Row, read_json, read_rows
 from tasks.sandbox import OUTPUT
 
@@ -94,8 +94,8 @@ def _call(test: Test) -> Test:
     if "expected" not in test and not isinstance(test.get("output"), str):
         raise ValueError("expected a value under 'expected', or its JSON text under 'output'")
     expected = test["expected"] if "expected" in test else read_json(test["output"])
-    pack([*args, *test.get("accept", [])])  # TypeError or ValueError for what can neither be sent nor come back
-    _writable(len(json.dumps(pack(expected))), "result")
+    to_data([*args, *test.get("accept", [])])  # TypeError or ValueError for what can neither be sent nor come back
+    _writable(len(json.dumps(to_data(expected))), "result")
     return {**test, "args": list(args), "expected": expected}
 
 
@@ -240,7 +240,7 @@ def _mbpp_plus(row: Row) -> Problem:
     plus = [] if row["plus_input"] == {} else list_field(row, "plus_input", list, optional=True)  # {}: none, in one row
     for field, inputs in (("base_input", base), ("plus_input", plus)):
         with within(field):
-            pack(inputs)  # ValueError when nested too deeply
+            to_data(inputs)  # ValueError when nested too deeply
     any_order = name in _ANY_ORDER or re.search(rf"^assert set\({name}\(", prompt, flags=re.M)
     checker = _same_set if any_order else _same_truth if name in _ANY_MATCH else None
     # Its assertions show what JSON lost: which arguments are tuples.

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from envs import Message, Reward
 from tasks.code_data import EXAMPLES, Problem, Test, load_problems, normal_test
-from tasks.code_grading import Grade, golden_tests, grade_program, reference_solution, shortened
+from tasks.code_grading import Grade, golden_tests, grade_program, reference_solution
 from tasks.data import fixed_order, read_json
-from tasks.fences import extract_code, fenced_blocks
+from tasks.fences import extract_code, fenced_blocks, shorten
 
 __all__ = ["CodeEnv", "golden_tests", "grade_program", "read_tests", "reference_solution"]
 
@@ -85,6 +85,11 @@ class CodeEnv:
     def copy(self) -> CodeEnv:
         return copy.copy(self)  # every attribute is replaced, none changed in place
 
+    @property
+    def progress(self) -> float:
+        """What the team has achieved: the share of golden tests that the committed program passes."""
+        return self.score
+
     def observe(self, agent: str) -> list[Message]:
         self._check(agent)
         name = self.problem.fn_name
@@ -92,7 +97,7 @@ class CodeEnv:
         if self.problem.examples:
             state.append("Examples:\n" + "\n".join(_shown(test, SHOWN_EXAMPLE) for test in self.problem.examples[:3]))
         if self.program is not None:
-            state.append(f"The program so far:\n```python\n{shortened(self.program, SHOWN_PROGRAM).rstrip()}\n```")
+            state.append(f"The program so far:\n```python\n{shorten(self.program, SHOWN_PROGRAM).rstrip()}\n```")
         if self.tests:
             written = ",\n".join(_shown(test, SHOWN_TEST) for test in self.tests)
             state.append(f"The tests so far:\n```json\n[{written}]\n```")
@@ -200,7 +205,7 @@ def _shown(test: Test, limit: int) -> str:
         text = json.dumps(fields, default=repr)
     except TypeError:  # a dictionary whose keys are tuples, say
         text = repr(fields)
-    return shortened(text, limit)
+    return shorten(text, limit)
 
 
 def _report(tests: Sequence[Test], grade: Grade | None) -> str:

@@ -3,7 +3,7 @@
 The verdict is the parent's: a test sends its *input* into the sandbox, what the program printed or returned comes back
 as data, and only here is it compared with the expected answer. The child never holds an expected answer, so a program
 that forges its output, patches `json` or `print`, or returns objects that claim to equal everything can only give an
-answer, never a verdict. Function results travel as JSON of exact builtin types (`pack`); anything else is a failure.
+answer, never a verdict. Function results travel as JSON of exact builtin types (`to_data`); anything else is a failure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import Any
 
 from envs import InfraError
 from tasks.code_data import Checker, Problem, Test, normal_test
-from tasks.code_values import distinct, freeze, number_key, pack, read_reply, same_output, same_value, unpack
+from tasks.code_values import distinct, freeze, from_data, number_key, read_reply, same_output, same_value, to_data
+from tasks.fences import shorten
 from tasks.sandbox import run_many, run_program
 
 GOLDEN_TESTS = 50  # tests of a problem that are used: more cost time and hardly ever change a verdict
@@ -29,13 +30,13 @@ SHOWN = 300  # characters of what came back from a test that are kept for feedba
 
 # ------------------------------------------------------------------------------------------- programs around functions
 
-# The program around a function under test. Its input is the job; its output is the packed result and nothing else: what
+# The program around a function under test. Its input is the job; its output is the result, as data. What
 # the solution prints goes to stderr.
 _CALL = (
     "from __future__ import annotations\nimport ast, collections, json, math, os, re, sys, typing\n"
     + inspect.getsource(distinct)
-    + inspect.getsource(pack)
-    + inspect.getsource(unpack)
+    + inspect.getsource(to_data)
+    + inspect.getsource(from_data)
     + """
 job = json.loads(sys.stdin.read())
 channel = os.fdopen(os.dup(1), "w")
@@ -49,7 +50,7 @@ function = getattr(owner, job["fn_name"])
 )
 PRELOAD = ("ast", "collections", "json", "math", "re", "typing")
 # os._exit: tearing the interpreter down would take longer than everything before.
-CALL = _CALL + "json.dump(pack(function(*unpack(job['args']))), channel)\nchannel.close()\nos._exit(0)\n"
+CALL = _CALL + "json.dump(to_data(function(*from_data(job['args']))), channel)\nchannel.close()\nos._exit(0)\n"
 
 # The code of a data set that tests its reference solution, statement by statement.
 _CHECK = """
@@ -72,9 +73,9 @@ import random
 random.seed(0)
 calls, place = [], None
 def candidate(*args):
-    sent = pack(list(args))
+    sent = to_data(list(args))
     result = function(*args)
-    call = {"args": sent, "expected": pack(result), "place": place}
+    call = {"args": sent, "expected": to_data(result), "place": place}
     if len(json.dumps(call)) <= 10_000 and len(calls) < job["limit"]:
         calls.append(call)
     return result
@@ -88,7 +89,7 @@ def like(value, model):
     return type(model)(like(item, parts[min(place, len(parts) - 1)]) for place, item in enumerate(value))
 for place in run(candidate, sys.maxsize - 1):
     pass
-place, shape = None, unpack(calls[0]["args"]) if calls else []
+place, shape = None, from_data(calls[0]["args"]) if calls else []
 for args in job["inputs"]:
     if len(calls) == job["limit"]:
         break
@@ -106,7 +107,7 @@ REPLAY = (
     _CALL
     + _CHECK
     + """
-results = iter(unpack(job["results"]))
+results = iter(from_data(job["results"]))
 for place in run(lambda *args: next(results), job["place"]):
     pass
 """
@@ -142,7 +143,9 @@ def grade_program(code: str, tests: Sequence[Test], timeout: float = 10.0, check
     if any(("fn_name" in test) != calls for test in tests):
         raise ValueError("tests of one program must be all of functions or all of programs")
     inputs = [
-        json.dumps({"code": code, "fn_name": test["fn_name"], "args": pack(test["args"])}) if calls else test["input"]
+        json.dumps({"code": code, "fn_name": test["fn_name"], "args": to_data(test["args"])})
+        if calls
+        else test["input"]
         for test in tests
     ]
     statuses, outputs, values = [], [], []
@@ -172,14 +175,14 @@ def _judge(test: Test, stdout: str, calls: bool, checker: Checker | None) -> tup
     """Status, data and its shortened form of a run that ended well."""
     if not calls:
         right = any(same_output(answer, stdout) for answer in (test["output"], *test.get("accept", ())))
-        value, shown = stdout, shortened(stdout, SHOWN)
+        value, shown = stdout, shorten(stdout, SHOWN)
     else:
         try:
             value = read_reply(stdout)
-            shown = shortened(repr(value) if len(stdout) < 10 * SHOWN else stdout, SHOWN)
+            shown = shorten(repr(value) if len(stdout) < 10 * SHOWN else stdout, SHOWN)
             right = _right_value(test, value)
-        except (ValueError, TypeError, RecursionError):  # no packed data in the channel, or none to compare
-            return "error", None, shortened(stdout, SHOWN)
+        except (ValueError, TypeError, RecursionError):  # no data in the channel, or none to compare
+            return "error", None, shorten(stdout, SHOWN)
     if checker is not None:
         try:
             right = checker(test, value)
@@ -199,16 +202,11 @@ def _right_value(test: Test, value: Any) -> bool:
 def _assertion_holds(assertion: dict[str, Any], value: Any) -> bool:
     """Whether the data set's own assertion holds for this result (a tolerance, any order, ...)."""
     results, index = list(assertion["results"]), assertion["index"]
-    results[index] = pack(value)
+    results[index] = to_data(value)
     result = run_program(REPLAY, json.dumps({**assertion, "results": results}), timeout=1.0)
     if result.status == "infra":
         raise InfraError(result.stderr)
     return result.status == "ok"
-
-
-def shortened(text: str, limit: int) -> str:
-    """Its first `limit` characters, and how many more there are."""
-    return text if len(text) <= limit else f"{text[:limit]} ... ({len(text) - limit:,} more characters)"
 
 
 # ------------------------------------------------------------------------------------------------------------- problems
@@ -234,7 +232,7 @@ def golden_tests(problem: Problem) -> tuple[Test, ...]:
         reason = result.stderr.strip()[-500:] or "no call of the function"
         raise ValueError(f"{problem.source}: no tests from the reference solution ({problem.fn_name}: {reason})")
     own = {"exact": True, "atol": problem.atol} if problem.atol else {"exact": True}
-    tests = [{"fn_name": problem.fn_name, **own, **_unpacked(call)} for call in calls]
+    tests = [{"fn_name": problem.fn_name, **own, **_from_call(call)} for call in calls]
     if not problem.atol and problem.checker is None:  # else that is how the data set compares
         for place, statement in enumerate(ast.parse(problem.check).body):
             made = [number for number, call in enumerate(calls) if call["place"] == place]
@@ -250,8 +248,8 @@ def golden_tests(problem: Problem) -> tuple[Test, ...]:
     return tuple(tests)
 
 
-def _unpacked(call: dict) -> Test:
-    return {"args": unpack(call["args"]), "expected": unpack(call["expected"])}
+def _from_call(call: dict) -> Test:
+    return {"args": from_data(call["args"]), "expected": from_data(call["expected"])}
 
 
 def _plain_equality(test: ast.expr, fn_name: str | None) -> bool:
@@ -306,7 +304,7 @@ def reference_solution(problem: Problem, timeout: float) -> str | None:
     return next(passing, None)
 
 
-def check_references(problems: Sequence[Problem], workers: int = 8) -> None:
+def check_references(problems: Sequence[Problem], workers: int) -> None:
     """Run every reference solution that golden tests come from, before the first step. ValueError, naming source and
     row, for one that fails; InfraError when the sandbox does. `golden_tests` keeps what it ran."""
     with ThreadPoolExecutor(workers) as pool:

@@ -150,7 +150,7 @@ def distinct(items: Iterable[Any]) -> set:
 # ------------------------------------------------------------------------------------------------------- on the channel
 
 
-def pack(value, depth=100):
+def to_data(value, depth=100):
     """JSON-able form of data of exact builtin types. TypeError for anything else, ValueError when nested deeper than
     `depth`. Runs in the sandbox too."""
     kind = type(value)
@@ -167,53 +167,53 @@ def pack(value, depth=100):
     if depth == 0:
         raise ValueError("nested too deeply")
     if kind is list:
-        return [pack(item, depth - 1) for item in value]
+        return [to_data(item, depth - 1) for item in value]
     if kind in (tuple, set, frozenset):
-        return {kind.__name__: [pack(item, depth - 1) for item in value]}
+        return {kind.__name__: [to_data(item, depth - 1) for item in value]}
     if kind in (dict, collections.Counter, collections.OrderedDict, collections.defaultdict):
-        return {"dict": [[pack(key, depth - 1), pack(item, depth - 1)] for key, item in value.items()]}
+        return {"dict": [[to_data(key, depth - 1), to_data(item, depth - 1)] for key, item in value.items()]}
     raise TypeError(f"a result must be made of plain builtin values, not {kind.__name__}")
 
 
-def unpack(value, depth=100):
-    """The value that `pack` packed, OrderedDict and the like as dict. ValueError or TypeError for other JSON."""
+def from_data(value, depth=100):
+    """The inverse of `to_data`, OrderedDict and the like as dict. ValueError or TypeError for other JSON."""
     kind = type(value)
     if value is None or kind in (str, bool, float, int):
         return value
     if depth == 0:
         raise ValueError("nested too deeply")
     if kind is list:
-        return [unpack(item, depth - 1) for item in value]
+        return [from_data(item, depth - 1) for item in value]
     if kind is not dict or len(value) != 1:
-        raise ValueError("not packed by pack()")
+        raise ValueError("not made by to_data()")
     ((kind, item),) = value.items()
     if kind in ("int", "bytes") and type(item) is str:
         return int(item, 16) if kind == "int" else bytes.fromhex(item)
     if type(item) is not list:
-        raise ValueError("not packed by pack()")
+        raise ValueError("not made by to_data()")
     if kind == "complex" and [type(part) for part in item] == [float, float]:
         return complex(*item)
     if kind == "tuple":
-        return tuple(unpack(part, depth - 1) for part in item)
+        return tuple(from_data(part, depth - 1) for part in item)
     if kind in ("set", "frozenset"):
-        members = distinct(unpack(part, depth - 1) for part in item)
+        members = distinct(from_data(part, depth - 1) for part in item)
         return members if kind == "set" else frozenset(members)
     if kind == "dict":
-        pairs = [(unpack(key, depth - 1), unpack(entry, depth - 1)) for key, entry in item]
+        pairs = [(from_data(key, depth - 1), from_data(entry, depth - 1)) for key, entry in item]
         distinct(key for key, _ in pairs)
         return dict(pairs)
-    raise ValueError("not packed by pack()")
+    raise ValueError("not made by to_data()")
 
 
 def read_reply(text: str) -> Any:
     """The value in a program's reply. ValueError or TypeError, and nothing else, when there is none."""
     try:
-        return unpack(json.loads(text, parse_int=_short_integer))
+        return from_data(json.loads(text, parse_int=_short_integer))
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
 
 def _short_integer(digits: str) -> int:
-    if len(digits) > 20:  # pack() writes longer ones in hexadecimal: decimal digits take quadratic time
-        raise ValueError("not packed by pack()")
+    if len(digits) > 20:  # to_data() writes longer ones in hexadecimal: decimal digits take quadratic time
+        raise ValueError("not made by to_data()")
     return int(digits)

@@ -1,4 +1,7 @@
-"""Fenced blocks of an answer. Every step takes time in proportion to the text, whatever a model wrote."""
+"""Texts of models: their fenced blocks, and what others see of them.
+
+Every step takes time in proportion to the text, whatever a model wrote.
+"""
 
 from __future__ import annotations
 
@@ -57,3 +60,14 @@ def _parses(code: str) -> bool:
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # what the parser raises for text that is no program
         return False
     return True
+
+
+def shorten(text: str, limit: int) -> str:
+    """What other prompts repeat of a text: the beginning and, twice as long, the end, where answers and errors stand.
+
+    >>> shorten("a" * 10 + "b" * 50, 15)
+    'aaaaa\\n... (45 more characters)\\nbbbbbbbbbb'
+    """
+    if len(text) <= limit:
+        return text
+    return f"{text[: limit // 3]}\n... ({len(text) - limit:,} more characters)\n{text[limit // 3 - limit :]}"

@@ -31,7 +31,8 @@ from tasks.math_equality import MAX_LENGTH
 from tasks.math_numbers import Tolerance, decide
 from tasks.math_text import clean
 
-QUICK, LIMIT = 0.4, 2.0  # seconds of the first try, and of the second one in the slow lane
+QUICK, LIMIT = 0.4, 2.0  # seconds of work in the first try, and in the second one in the slow lane
+PATIENCE = 4  # how much longer that may take by the clock, on a busy machine, before a worker is killed
 
 # ---------------------------------------------------------------------------------------------------- finding an answer
 
@@ -97,7 +98,7 @@ class _Worker:
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps([gold, answer, tolerance, seconds]).encode() + b"\n")
         self.process.stdin.flush()
-        reply = self._read(seconds + 0.3)
+        reply = self._read(PATIENCE * (seconds + 0.3))
         if reply is None:
             self.kill()
             return None

@@ -31,6 +31,7 @@ from typing import Any
 from envs import InfraError, Message, Reward
 from tasks import data as datasets
 from tasks import sandbox
+from tasks.fences import shorten
 from tasks.math_answers import extract_answer, math_equal, score_answers, scorer_counts, visible_text
 from tasks.math_values import split
 
@@ -185,6 +186,8 @@ class MathEnv:
             raise ValueError(f"timeout={timeout}: it must be positive")
         self.agents = _agents(workflow, reasoners, tool_users)
         self.simultaneous = workflow == "mas"
+        if workflow == "ensemble":  # the judge reads the answers of the turn, so it is asked after all others
+            self.stages = (self.agents[:-1], self.agents[-1:])
         self.slow_scoring = True
         self.problems: tuple[Problem, ...]
         if data is not None:
@@ -236,7 +239,7 @@ class MathEnv:
             answer, work, failure, info = self._run(text)
             local = 0.1 * info["format"] + 0.1 * info["executes"]
         else:
-            answer, work = extract_answer(text), _shortened(visible_text(text), WORK_SHOWN)
+            answer, work = extract_answer(text), shorten(visible_text(text), WORK_SHOWN)
             failure = "" if answer else r"it had no answer in \boxed{}."
             info = {"format": float(answer is not None)}
             local = 0.2 * info["format"]
@@ -261,18 +264,18 @@ class MathEnv:
         code = sandbox.extract_code(text)
         if code is None:
             failure = "it had no complete ```python block that parses."
-            return None, _shortened(visible_text(text), WORK_SHOWN), failure, {"format": 0.0, "executes": 0.0}
+            return None, shorten(visible_text(text), WORK_SHOWN), failure, {"format": 0.0, "executes": 0.0}
         result = sandbox.run_program(code, stdin="", timeout=self.timeout)
         if result.status == "infra":
             raise InfraError(f"the sandbox could not run the tool user's program: {result.stderr[-SHOWN:]}")
-        program = f"```python\n{_shortened(code.strip(), WORK_SHOWN)}\n```"
+        program = f"```python\n{shorten(code.strip(), WORK_SHOWN)}\n```"
         printed = result.stdout.strip()
         if result.status != "ok" or not printed:
-            error = _shortened(result.stderr.strip(), SHOWN)
+            error = shorten(result.stderr.strip(), SHOWN)
             failure = "the program printed nothing." if result.status == "ok" else f"{result.status}. {error}"
             return None, f"{program}\nIt failed.", failure, {"format": 1.0, "executes": 0.0}
         answer = extract_answer(result.stdout) or _without_brackets(printed.rpartition("\n")[2].strip())
-        work = f"{program}\nIt printed:\n{_shortened(printed, SHOWN)}"
+        work = f"{program}\nIt printed:\n{shorten(printed, SHOWN)}"
         return answer, work, "", {"format": 1.0, "executes": 1.0}
 
     def _agreed(self, answers: tuple[str | None, ...]) -> bool:
@@ -302,11 +305,6 @@ class MathEnv:
 
 def _replaced(values: tuple[Any, ...], index: int, value: Any) -> tuple[Any, ...]:
     return (*values[:index], value, *values[index + 1 :])
-
-
-def _shortened(text: str, limit: int) -> str:
-    """The end of the text, where conclusions and errors stand."""
-    return text if len(text) <= limit else f"[... the last {limit} characters:] {text[-limit:]}"
 
 
 def _without_brackets(line: str) -> str:

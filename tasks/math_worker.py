@@ -32,18 +32,18 @@ def serve() -> None:
     os.dup2(2, 1)  # a library that prints must not break the protocol
     logging.disable(logging.CRITICAL)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    signal.signal(signal.SIGALRM, time_up)
+    signal.signal(signal.SIGPROF, time_up)
     same(r"\frac{x+1}{2}+\sqrt{2}", r"\frac{1+x}{2}")  # builds the parser's tables
     print("ready", file=replies)
     for line in sys.stdin:
         gold, answer, tolerance, seconds = json.loads(line)
         try:
-            signal.setitimer(signal.ITIMER_REAL, seconds)
+            signal.setitimer(signal.ITIMER_PROF, seconds)  # of work: a busy machine must not turn right into wrong
             verdict = same(gold, answer, tuple(tolerance))
         except _TimeUp:
             verdict = None
         except Exception:  # whatever parser and algebra raise on malformed text means: not equal to the gold
             verdict = False
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.setitimer(signal.ITIMER_PROF, 0)
         print(json.dumps(verdict), file=replies)

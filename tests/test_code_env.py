@@ -17,7 +17,7 @@ from envs import InfraError, make_env
 from tasks import sandbox
 from tasks.code_data import EXAMPLES, Problem, load_problems, unpack_private_tests
 from tasks.code_env import CodeEnv, golden_tests, grade_program, read_tests, reference_solution
-from tasks.code_values import pack, same_output, same_value, unpack
+from tasks.code_values import from_data, same_output, same_value, to_data
 
 PLUS_ONE = [{"input": "7", "output": "8"}]
 DATA = os.environ.get("AT_GRPO_DATA")
@@ -124,7 +124,7 @@ PLAIN = st.recursive(
 
 @given(PLAIN)
 def test_packing_keeps_values_and_types(value):
-    again = unpack(json.loads(json.dumps(pack(value))))
+    again = from_data(json.loads(json.dumps(to_data(value))))
     assert again == value
     assert type(again) is type(value)
 
@@ -132,7 +132,7 @@ def test_packing_keeps_values_and_types(value):
 @pytest.mark.parametrize("value", [object(), type("I", (int,), {})(3), type("L", (list,), {})(), print, iter([])])
 def test_only_exact_builtin_types_are_packed(value):
     with pytest.raises(TypeError, match="plain builtin values"):
-        pack([value])
+        to_data([value])
 
 
 # -------------------------------------------------------------------------------------------------------------- grading

@@ -207,6 +207,8 @@ def test_micro_batches_of_a_share_cover_it():
         (["a"], 4, [], {"a": [0, 1, 2, 3]}),
         (["a", "b"], 4, [], {"a": [0, 1], "b": [2, 3]}),
         (["a", "b", "c"], 3, [], {"a": [0], "b": [1], "c": [2]}),
+        (["a", "b"], 3, [], {"a": [0, 1], "b": [2]}),
+        (["a", "b", "c"], 8, [], {"a": [0, 1, 2], "b": [3, 4, 5], "c": [6, 7]}),
         (["a", "b", "c"], 2, [], {"a": [0, 1], "b": [0, 1], "c": [0, 1]}),
         (["a", "b"], 4, ["b=3", "a=0-2"], {"a": [0, 1, 2], "b": [3]}),
         (["a", "b", "c"], 3, ["a=0-1", "b=0-1", "c=2"], {"a": [0, 1], "b": [0, 1], "c": [2]}),
@@ -219,7 +221,6 @@ def test_where_policies_live(names, size, spec, expected):
 @pytest.mark.parametrize(
     ("names", "size", "spec", "words"),
     [
-        (["a", "b"], 3, [], ["3 ranks", "2 policies", "multiple of 2", "--placement a=0-1 b=2"]),
         (["a", "b"], 2, ["a=0"], ["--placement a=0", "have no policy"]),
         (["a", "b"], 2, ["a=0-1"], ["--placement a=0-1", "missing b"]),
         (["a", "b"], 2, ["a=0-2", "b=1"], ["--placement a=0-2", "ranks 0 to 1"]),
@@ -239,7 +240,7 @@ def test_wrong_places_are_named(names, size, spec, words):
 def test_wrong_combinations_fail_before_any_model_is_loaded(monkeypatch):
     monkeypatch.setattr(tiny, "build_model", lambda *_: pytest.fail("a model was built"))
     config, _ = parse(["--policies", "per_role", "--warm-start", "0"])
-    for size, placement in ((3, []), (2, ["tool_user=0"])):
+    for size, placement in ((3, ["tool_user=0-1"]), (2, ["tool_user=0"])):
         config.placement = placement
         with pytest.raises(ValueError, match=r"ranks"):
             prepare.make_team(config, ["tool_user", "planner"], World(0, size), lambda name: pytest.fail("loaded"))

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import ScriptedEngine
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from envs import Reward, make_env
+from envs import Reward, make_env, progress
+from rollout import rollout_chains
 
 MATH = [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(5, 9)]
 CODE = [
@@ -202,15 +204,56 @@ def test_nothing_happens_after_the_end(make):
 def test_progress_is_one_exactly_when_solved(make):
     """What chains are compared by: what the team has achieved, whoever acted last."""
     env = make(seed=8)
-    assert env.progress == 0
+    assert progress(env) == 0
     for text in TEXTS:
         for agent in env.agents:
             env.step(agent, text)
-            assert 0 <= env.progress <= 1
-            assert (env.progress == 1) == env.solved
+            assert 0 <= progress(env) <= 1
+            assert (progress(env) == 1) == env.solved
     env = make(seed=8)
     finish(env)
-    assert (env.progress == 1) == env.solved
+    assert (progress(env) == 1) == env.solved
+
+
+SOLVING = {
+    "tool_user": "```python\nprint(1)\n```",
+    "tester": '```json\n[{"input": "9\\n", "output": "0\\n"}]\n```',  # wrong, so the task goes on
+}
+
+
+def solving_text(env, agent):
+    """An answer with which the team solves the task, read from the environment itself."""
+    role = agent.rstrip("_0123456789")
+    if role in ("reasoner", "judge"):
+        return f"\\boxed{{{env.problem.answer}}}"
+    if role == "coder":
+        return f"```python\n{env.problem.solutions[0]}\n```"
+    return winning_plan(env) if role == "planner" else SOLVING[role]
+
+
+def test_the_return_of_a_chain_is_what_the_team_achieved(make):
+    """Chain 0 says nothing, chain 1 something, chain 2 solves in its first turn, chain 3 in its second one."""
+    start = make(seed=8)
+
+    def script(request, k):
+        chain = request.seed % 4
+        env = where[chain]
+        text = (
+            solving_text(env, request.agent) if chain >= 2 and turns[chain] >= chain - 2 else TEXTS[(0, 3, 0, 5)[chain]]
+        )
+        where[chain] = env.copy()
+        where[chain].step(request.agent, text)
+        turns[chain] += request.agent == env.agents[-1]
+        return text
+
+    where, turns = [start.copy() for _ in range(4)], [0] * 4
+    engine = ScriptedEngine(script)
+    result = rollout_chains([start], engine, encode=engine.encode, decode=engine.decode, num_candidates=4, max_turns=2)
+    for chain, episode in enumerate(result.episodes):
+        assert {sample.reward for sample in episode.samples} == {progress(where[chain])}
+        assert all(sample.reward == 1 for sample in episode.samples) == episode.solved == where[chain].solved
+    assert [episode.solved for episode in result.episodes][2:] == [True, True]
+    assert not result.episodes[0].solved
 
 
 def test_agreeing_on_something_wrong_is_no_success(make, request):

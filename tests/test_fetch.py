@@ -15,7 +15,7 @@ import zlib
 import pytest
 
 from tasks import code_data, fetch, math_env
-from tasks.code_env import GOLDEN_TESTS, golden_tests, reference_solution
+from tasks.code_grading import GOLDEN_TESTS, golden_tests, reference_solution
 from tasks.data import check_disjoint, read_rows
 
 HUB = "hf://datasets/"
@@ -157,7 +157,7 @@ def test_rows_that_nobody_can_use_are_counted_by_reason(tmp_path, capsys):
     rows = rows_of(tmp_path, "apps_train_easier")
     assert [row["question"] for row in rows] == ["Line\u2028separator é", "Easier 14.", "Easier 15."]
     counts = json.loads((tmp_path / "sources.json").read_text())["apps_train_easier"]["counts"]
-    assert counts == {"rows": 3, "also in an evaluation set": 1, "no tests": 2, "unreadable: JSONDecodeError": 1}
+    assert counts == {"rows": 3, "also in an evaluation set": 1, "no tests": 2, "unreadable: ValueError": 1}
     printed = capsys.readouterr().out
     assert all(f"left out {count} ({reason})" in printed for reason, count in counts.items() if reason != "rows")
 

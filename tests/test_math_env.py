@@ -7,12 +7,13 @@ import re
 from pathlib import Path
 
 import pytest
+from helpers import ScriptedEngine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envs import InfraError, make_env
 from grouping import group_samples
-from rollout import rollout_tree
+from rollout import rollout_chains, rollout_tree
 from sampling.requests import Completion
 from tasks import math_env, sandbox
 from tasks.math_env import MathEnv, Problem, load_problems, read_problem
@@ -213,8 +214,7 @@ def test_what_others_wrote_is_shortened_to_a_stated_length(fake):
     env.step("reasoner", "step " * 2_000 + "and so " + RIGHT)
     env.step("tool_user", "```python\nrun()\n```")
     seen = prompt(env, "tool_user")
-    assert f"the last {math_env.WORK_SHOWN} characters" in seen
-    assert f"the last {math_env.SHOWN} characters" in seen
+    assert seen.count("more characters)") == 2  # the reasoning, and what the program printed
     assert "and so " + RIGHT in seen
     assert len(seen) < math_env.WORK_SHOWN + math_env.SHOWN + 1_000
 
@@ -510,3 +510,30 @@ def test_benchmark_files(name, count):
 
 def test_sample_rows_are_json():
     assert all(json.loads(line) for line in (SAMPLES / "math_sample.jsonl").read_text().splitlines())
+
+
+@pytest.mark.parametrize(("reasoner", "tool", "returned"), [(RIGHT, "print(1)", 1.0), ("\\boxed{1}", "print(5)", 0.0)])
+def test_a_chain_is_paid_for_the_answer_of_the_team(reasoner, tool, returned):
+    """The reasoner's, also when the tool user acts last and answers otherwise."""
+    engine = ScriptedEngine(lambda request, k: reasoner if request.agent == "reasoner" else f"```python\n{tool}\n```")
+    result = rollout_chains(
+        [MathEnv("mas", problems=ONE).reset(0)], engine, encode=engine.encode, decode=engine.decode, num_candidates=2,
+        max_turns=1,
+    )  # fmt: skip
+    assert {sample.reward for sample in result.samples} == {returned}
+    assert [episode.solved for episode in result.episodes] == [bool(returned)] * 2
+
+
+def test_an_ensemble_asks_in_two_rounds_a_turn():
+    """All reasoners and tool users together, then the judge, who reads what they said."""
+    rounds = []
+
+    def generate(requests, n):
+        rounds.append([request.agent for request in requests])
+        return engine(requests, n)
+
+    engine = ScriptedEngine(lambda request, k: "\\boxed{1}")
+    env = MathEnv("ensemble", problems=ONE, reasoners=3, tool_users=3).reset(0)
+    rollout_tree([env], generate, encode=engine.encode, decode=engine.decode, num_candidates=2, max_turns=2)
+    members = [*(f"reasoner_{n}" for n in (1, 2, 3)), *(f"tool_user_{n}" for n in (1, 2, 3))]
+    assert rounds == [members, ["judge"]] * 2

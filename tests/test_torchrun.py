@@ -30,7 +30,7 @@ OPTIONS += " --report-every 0 --save-every 1 --lr 1e-3"
 FAULTY = """
 import os, signal, sys, time
 sys.path.insert(0, {root!r})
-import checkpoint, distributed.world, train
+import distributed.world, prepare, records.checkpoint, train
 from torch.distributed.elastic.multiprocessing.errors import record
 
 distributed.world.JOIN = 20
@@ -225,9 +225,9 @@ def test_a_machine_that_is_gone_is_noticed_within_half_a_minute():
 
 FAULTS = {
     "while the other one samples": ("train", "learning_rate", 2, "die() if rank == {dead} else time.sleep(600)"),
-    "before an exchange": ("train.exchange", "share", 1, "rank == {dead} and die()"),
-    "while a checkpoint is written": ("checkpoint", "_optimizer_io", 2, "rank == {dead} and die()"),
-    "with an error in set-up": ("train", "make_team", 1, "rank == {dead} and fail(ValueError('no such model'))"),
+    "before an exchange": ("train", "gather_episodes", 1, "rank == {dead} and die()"),
+    "while a checkpoint is written": ("records.checkpoint", "_optimizer_io", 2, "rank == {dead} and die()"),
+    "with an error in set-up": ("prepare", "make_team", 1, "rank == {dead} and fail(ValueError('no such model'))"),
     "with an error before the others join": ("train", "start", 1, "die() if rank == {dead} else time.sleep(5)"),
 }
 

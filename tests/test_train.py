@@ -79,15 +79,16 @@ def three_steps(tmp_path_factory):
 @pytest.mark.parametrize(
     ("argv", "expected"),
     [
-        ("", (4e-4, 60, 16)),
-        ("--model some/model", (1e-6, 0, 512)),
-        ("--model some/model --lr 2e-5 --warm-start 30 --max-response-tokens 32", (2e-5, 30, 32)),
-        ("--lr 1e-3 --max-response-tokens 8", (1e-3, 60, 8)),
+        ("", (4e-4, 60, 0.99, 1e-5, 16)),
+        ("--model some/model", (1e-6, 0, 0.999, 1e-8, 512)),
+        ("--model some/model --lr 2e-5 --warm-start 30 --max-response-tokens 32", (2e-5, 30, 0.999, 1e-8, 32)),
+        ("--lr 1e-3 --max-response-tokens 8 --adam-eps 1e-6", (1e-3, 60, 0.99, 1e-6, 8)),
     ],
 )
 def test_some_defaults_depend_on_the_model(argv, expected):
     config, objective = parse(argv.split())
-    assert (config.lr, config.warm_start, config.max_response_tokens) == expected
+    found = (config.lr, config.warm_start, config.adam_beta2, config.adam_eps, config.max_response_tokens)
+    assert found == expected
     assert objective.max_response_tokens == expected[-1]
 
 
@@ -246,9 +247,9 @@ def test_help_fits_a_screen_or_two(capsys):
     options = set(re.findall(r"^  (--[a-z][\w-]*)", out, re.M))
     assert {"--task", "--workflow", "--model", "--engine", "--policies", "--sampling", "--grouping"} <= options
     assert {"--steps", "--seed", "--output-dir", "--resume"} <= options
-    assert len(options) <= 44
+    assert len(options) <= 46
     assert not {option for option in options if "_" in option}  # one spelling each
-    assert len(out.splitlines()) <= 100
+    assert len(out.splitlines()) <= 110
     assert max(map(len, out.splitlines())) <= 80
     for title in ("task", "team", "sampling", "objective", "engine and memory", "run"):
         assert f"\n{title}:\n" in out
@@ -352,6 +353,11 @@ AGENTS = ("tool_user", "planner")
 )
 def test_the_map_of_policies(values, expected):
     assert parse_policies(values, AGENTS) == expected
+
+
+def test_agents_of_a_kind_share_the_policy_of_their_role():
+    agents = ("reasoner_1", "reasoner_2", "tool_user_1", "judge")
+    assert list(parse_policies(["per_role"], agents).values()) == ["reasoner", "reasoner", "tool_user", "judge"]
 
 
 @pytest.mark.parametrize(
