@@ -1,4 +1,4 @@
-"""The contract of an environment: what an agent sees, what its text does, and what that is worth. No torch.
+"""The contract of an environment: what an agent sees, what its text does, and what it earns. No torch.
 
 An `Env` is one instance of a cooperative task for one or more agents. `observe` gives an agent its prompt as chat
 messages and changes nothing; `step` reads one agent's whole response, changes the state and returns a `Reward`; `copy`
@@ -72,13 +72,13 @@ class Env(Protocol):
         ...
 
 
-# What an environment may have beyond that is read here and nowhere else.
+# Optional attributes of an environment are read here and nowhere else.
 
 
 def stages(env: Env) -> Sequence[tuple[str, ...]]:
     """The agents of a turn in groups: the prompts of a group are built together, before any of them acts.
 
-    `env.stages` if it has some; else all agents together when they are simultaneous and one by one when not.
+    `env.stages` if it has any; otherwise all agents together if they are simultaneous, else one by one.
     """
     default = [env.agents] if env.simultaneous else [(agent,) for agent in env.agents]
     return getattr(env, "stages", default)

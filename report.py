@@ -3,7 +3,7 @@
     python report.py runs/NAME                        writes runs/NAME/report.html; open it in any browser
     python report.py runs/NAME --output page.html
 
-Also works while the run goes on.
+It also works during the run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sampling, the first half of Algorithm 1. `_play` is the algorithm, one environment at a time. No torch, no engine.
+"""Sampling, the first half of Algorithm 1. `_play` carries it out for one environment. No torch, no engine.
 
     tree:   agent 1        agent 2        agent 1 ...      K candidates from one prompt, each scored on its own copy;
             o--+--o        o--+--o        o--+--o          the best one is committed: the next agent sees its result,
@@ -83,8 +83,8 @@ def rollout_tree(
     """Tree sampling over environments that were just reset: K = `num_candidates` candidates at every agent and turn.
 
     `seed` (for instance run seed and step) and `env_ids` (default: the position) fix the seed of every request. `pool`
-    scores different environments in parallel; the result does not depend on it. `mix` makes one number of the two
-    rewards. Raises ValueError when the engine returns the wrong number of lists or completions.
+    scores different environments in parallel; the result does not depend on it. `mix` turns the two rewards into one
+    number. Raises ValueError when the engine returns the wrong number of lists or completions.
     """
     rules = _Rules(encode, decode, max_turns, alpha, mix, seed, num_candidates)
     players = [_play(env, i, rules) for i, env in zip(_env_ids(envs, env_ids), envs, strict=True)]
@@ -128,7 +128,7 @@ def rollout_chains(
 
 @dataclass(frozen=True)
 class _Rules:
-    """What all environments of a rollout have in common."""
+    """What is the same for all environments of a rollout."""
 
     encode: Encode
     decode: Decode
@@ -157,7 +157,8 @@ def _play(env: Env, env_id: int, rules: _Rules, trajectory: int | None = None) -
     """Play one environment: yields the requests of a stage, is sent the candidates for each, returns the episode.
 
     A stage is one agent when agents act in order, and all of them when they are simultaneous: then every prompt is
-    built before anyone acts. Scoring and committing go agent by agent in either case.
+    built before anyone acts. Scoring and committing go agent by agent in either case: a later simultaneous agent did
+    not see what the earlier ones did, but is scored on a state in which they have acted.
     """
     episode = Episode(env_id, trajectory, env.solved, progress(env), "done" if env.done else "turns")
     for turn in range(0 if env.done else rules.max_turns):  # a level may start solved
@@ -223,7 +224,7 @@ def _try(
 
 
 def _in_order(envs: Sequence[Env]) -> bool:
-    """Whether agents act one after the other: simultaneous ones all have work in every round."""
+    """Whether agents act one after the other; simultaneous agents all have work in every round."""
     return not any(env.simultaneous for env in envs)
 
 

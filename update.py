@@ -54,11 +54,12 @@ def update(
 ) -> dict[str, float]:
     """Train one policy on its batch B_m (Algorithm 1, last lines): `epochs` x `minibatches` optimizer steps.
 
-    A sample's advantage and weight are repeated for each of its response tokens when it is packed. Every rank of the
-    policy gets the same samples and computes its share of each minibatch: what a step is does not depend on the number
-    of ranks. Samples with advantage 0 add nothing to the gradient and are not packed, but their tokens count in the
-    loss's denominator. Returns metrics averaged over response tokens. Raises FloatingPointError on a gradient that is
-    not finite.
+    A minibatch is a part of the batch for one optimizer step: the prompts are dealt out at random, and all answers to a
+    prompt come along (`cut_batch`). It goes through the model as packs, whose number changes memory and not the result.
+    Every rank of the policy gets the same samples and computes its share of each minibatch, so a step does not depend
+    on the number of ranks. Samples with advantage 0 add nothing to the gradient and are not packed, but their tokens
+    count in the loss's denominator. Returns metrics averaged over response tokens. Raises FloatingPointError on a
+    gradient that is not finite.
     """
     samples = [sample for sample in samples if sample.valid]
     if not samples:  # none of the policy's agents got to act
@@ -70,7 +71,7 @@ def update(
     totals: Counter[str] = Counter()  # over the tokens of all optimizer steps
     with packed(policy.model):
         for pack in (pack for minibatch in minibatches[1:] for pack in minibatch):
-            with torch.no_grad():  # the first minibatch does so in its own step, which starts at the old weights
+            with torch.no_grad():  # the first minibatch gets them from its own step, which starts at the old weights
                 pack.old = policy.logprobs(pack, config.temperature)[0]  # (N,)
         for _ in range(config.epochs):
             for minibatch in filter(None, minibatches):  # without a gradient there is no step
@@ -95,7 +96,7 @@ def _optimizer_step(policy: Policy, packs: Sequence[Pack], config: UpdateConfig,
         if pack.old is None:
             pack.old = logprobs.detach()
         loss, info = policy_loss(logprobs, pack.old, pack.engine, pack.advantage, pack.weight, config)
-        (loss * policy.ranks).backward()  # FSDP takes the mean over ranks, the objective is a sum
+        (loss * policy.ranks).backward()  # FSDP averages gradients over ranks, but the objective is a sum
         info |= {"loss": loss.detach(), "entropy": entropy.sum(), "tokens": torch.tensor(len(pack.target))}
         trained = (pack.weight[0] > 0).float()  # () 0 for a pack that keeps an idle rank in step
         sums.append({name: value * trained for name, value in info.items()})

@@ -1,4 +1,4 @@
-"""What travels between ranks: requests to the ranks that host their policy, answers back, samples to all who train.
+"""What travels between ranks: requests to the ranks that host their policy, answers back, and samples to all ranks.
 
     one policy on all ranks             every rank samples for its own environments; nothing travels while they play
     policies on different ranks         a round: gather all requests, each policy's ranks answer theirs, gather answers

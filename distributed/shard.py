@@ -1,8 +1,8 @@
 """One policy over several ranks: FSDP2 applied from outside; the model itself knows nothing of it.
 
 Every rank keeps a slice of the float32 weights, gradients and optimizer state. A layer's weights are gathered (on a GPU
-in bfloat16) right before they are used, small layers several at a time, and dropped afterwards. A mesh of None is a
-process alone: nothing happens.
+in bfloat16) right before they are used, small layers several at a time, and dropped afterwards. Without a
+mesh (None) the process is alone and nothing happens.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-# Parameters gathered at once, about: 134 MB of bfloat16. Many small gathers take longer than a large one, but a large
-# one takes memory: from Qwen3-1.7B on each layer is a unit by itself. All layers of a model are alike.
+# Parameters gathered at once, roughly: 134 MB of bfloat16. Many small gathers take longer than a large one, but a large
+# one takes memory. From Qwen3-1.7B on, each layer is a unit by itself. All layers of a model have the same size.
 UNIT = 2**26
 
 
@@ -47,7 +47,7 @@ def full_weights(root: nn.Module, model: nn.Module, dtype: torch.dtype | None = 
 
 
 def full(tensor: Tensor) -> Tensor:
-    """The whole of a tensor of which every rank may hold a part; all ranks of the policy ask together."""
+    """The whole of a tensor of which each rank may hold a part. All ranks of the policy have to call it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 

@@ -1,4 +1,4 @@
-"""The processes of a job and the place of every policy among them. One process is a world of one."""
+"""The processes of a job, and which of them each policy lives on. A single process is a world of one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GRACE = 10.0  # seconds that a rank has to show an error of its own after anothe
 
 @dataclass(frozen=True)
 class World:
-    """All ranks of the job. Every method is called by all of them; a rank alone has nothing to ask or to send."""
+    """All ranks of the job. All of them have to call each method; a single rank has nothing to ask or to send."""
 
     rank: int = 0
     size: int = 1
@@ -63,7 +63,7 @@ class World:
                 dist.broadcast(tensor.detach(), 0)
 
     def mine(self, items: Sequence[T]) -> Sequence[T]:
-        """This rank's part of a sequence: contiguous, as even as it goes, and the first item is always rank 0's."""
+        """This rank's part of a sequence: contiguous, as even as possible, and the first item is always rank 0's."""
         start, end = (-(-len(items) * r // self.size) for r in (self.rank, self.rank + 1))
         return items[start:end]
 
@@ -84,7 +84,7 @@ class World:
             dist.destroy_process_group()
 
     def meshes(self, homes: Mapping[str, Sequence[int]]) -> dict[str, DeviceMesh | None]:
-        """The device mesh of every policy that lives on this rank; None in a CPU process alone: nothing to shard."""
+        """The device mesh of every policy that lives on this rank; None in a single CPU process: nothing to shard."""
         if not dist.is_initialized():
             return dict.fromkeys(homes)
         made: dict[tuple[int, ...], DeviceMesh] = {}
@@ -96,7 +96,7 @@ class World:
 
 
 class Lifeline:
-    """Ends this process when another rank has died, in whatever it is busy with.
+    """Ends this process when another rank has died, whatever it is doing.
 
     torchrun does so for the ranks of one machine. On the others a rank that samples would notice when it is done, and
     one that waits in NCCL perhaps never. So every rank holds a connection to rank 0, on which nothing is ever sent: the
@@ -165,10 +165,9 @@ def start(device: str) -> World:
 def place(names: Sequence[str], size: int, spec: Sequence[str] = ()) -> dict[str, list[int]]:
     """Where every policy lives: {policy: ranks}.
 
-    Without `spec`: one policy on all ranks; several on blocks that are as even as it goes, larger ones first; more
-    policies than ranks all on every rank.
-    `spec` is for instance ["coder=0-2", "tester=3"]. ValueError when it names a rank that
-    is not there, leaves a rank without a policy, or when two policies share only some of their ranks: on a shared
+    Without `spec`: one policy on all ranks; several on blocks as even as possible, larger ones first; more policies
+    than ranks all on every rank. `spec` is for instance ["coder=0-2", "tester=3"]. ValueError when it names a rank that
+    does not exist, leaves a rank without a policy, or when two policies share only some of their ranks: on a shared
     rank they take turns on one engine, on the others not, and the ranks of a policy would load it at different times.
 
     >>> place(["a", "b"], 4)

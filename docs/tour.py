@@ -1,10 +1,10 @@
 """The numbers of docs/tour.md: trains two steps on the CPU, then makes the first of them again by hand.
 
-    python docs/tour.py            make the run and say whether the blocks of tour.md still hold
-    python docs/tour.py --write    put them into tour.md
+    python docs/tour.py            make the run and say whether the blocks of tour.md and tree.svg still hold
+    python docs/tour.py --write    put them into tour.md and tree.svg
 
-Nothing is computed here that train.py computes otherwise: the same functions are called, and what they give is compared
-with what the run has written to its folder.
+This script has no second implementation of anything: it calls the functions that train.py calls and compares what they
+return with what the run wrote to its folder.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: sums in another o
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import torch
+from tree import draw
 
 import train
 from distributed.world import World
@@ -42,7 +43,7 @@ from sampling.team import Team
 from tasks.plan_path import PlanPath
 from update import UpdateConfig, loss_weights, update
 
-TOUR = Path(__file__).with_name("tour.md")
+TOUR, PICTURE = Path(__file__).with_name("tour.md"), Path(__file__).with_name("tree.svg")
 BLOCK = re.compile(r"^```text tour ([\w-]+)\n(.*?)^```$", re.M | re.S)
 OPTIONS = (
     "--steps 2 --envs-per-step 8 --num-candidates 4 --max-turns 3 --warm-start 30 --minibatches 1 --lr-warmup 1 "
@@ -61,6 +62,7 @@ class Tour:
     result: Rollout
     chains: Rollout
     rows: list[dict[str, Any]]  # metrics.jsonl
+    trees: list[dict[str, Any]]  # of step 0, trees.jsonl
 
     @property
     def policy(self) -> Policy:
@@ -110,7 +112,7 @@ def replay(run: Path) -> Tour:
     again = json.loads(json.dumps(tree_rows(result, 0, team.decode, config.trees)))
     assert again == [tree for tree in written if tree["step"] == 0], "step 0 made again differs from the record"
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return Tour(config, objective, team, result, sample(rollout_chains), rows)
+    return Tour(config, objective, team, result, sample(rollout_chains), rows, again)
 
 
 # ------------------------------------------------------------------------------------------------------------- blocks
@@ -314,22 +316,27 @@ def _short(value: Any) -> str:
 # --------------------------------------------------------------------------------------------------------------- files
 
 
-def blocks() -> dict[str, str]:
-    """Name of every block of the tour -> its text, from a run made now (about ten seconds)."""
+def blocks() -> tuple[dict[str, str], str]:
+    """Name of every block of the tour -> its text, and the picture, from a run made now (about ten seconds)."""
     with tempfile.TemporaryDirectory() as folder:
         tour = replay(Path(folder) / "run")
-    return {**sampling_blocks(tour), **question_blocks(tour), **update_blocks(tour)}
+    picture = draw(next(row for row in tour.trees if row["env"] == ENV))
+    return {**sampling_blocks(tour), **question_blocks(tour), **update_blocks(tour)}, picture
 
 
 def main(argv: list[str]) -> None:
-    found, page = blocks(), TOUR.read_text(encoding="utf-8")
+    (found, picture), page = blocks(), TOUR.read_text(encoding="utf-8")
     written = dict(BLOCK.findall(page))
     if missing := written.keys() ^ found.keys():
         sys.exit(f"tour.md and tour.py have different blocks: {', '.join(sorted(missing))}")
     if argv == ["--write"]:
         TOUR.write_text(BLOCK.sub(lambda match: f"```text tour {match[1]}\n{found[match[1]]}```", page), "utf-8")
-    elif stale := [name for name in found if found[name] != written[name]]:
-        sys.exit(f"tour.md no longer holds: {', '.join(stale)}; run python docs/tour.py --write and read it again")
+        PICTURE.write_text(picture, "utf-8")
+        return
+    stale = [name for name in found if found[name] != written[name]]
+    stale += [PICTURE.name] if picture != PICTURE.read_text(encoding="utf-8") else []
+    if stale:
+        sys.exit(f"no longer true: {', '.join(stale)}; run python docs/tour.py --write and read tour.md again")
 
 
 if __name__ == "__main__":

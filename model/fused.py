@@ -47,7 +47,7 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def fuse_layers(model: PreTrainedModel, backend: str = "inductor") -> None:
-    """Compile what each decoder layer consists of: norms, feed-forward, projections with their rotations. In place.
+    """Compile the parts of each decoder layer in place: norms, feed-forward, projections with their rotations.
 
     Attention itself keeps its own kernels. Call it before the model is sharded: the hooks of FSDP lie on the layers,
     outside of what is compiled. Names and weights of the model stay as they are.

@@ -1,6 +1,6 @@
-"""A model and its tokenizer from a hub id or a folder, and what a chat template makes of messages.
+"""Load a model and its tokenizer from a hub id or a folder, and turn messages into token ids.
 
-What `update.py` would train wrongly without a word is refused here, with one line: `--model X: reason`.
+A model that `update.py` would silently train wrongly is refused here, in one line: `--model X: reason`.
 """
 
 from __future__ import annotations
@@ -203,8 +203,8 @@ def check_attention(model: PreTrainedModel) -> None:
 
 @torch.no_grad()
 def check_logprobs(source: str, model: PreTrainedModel) -> None:
-    """Compare packed log-probs with the model's own: a head with a scale, or an attention of its own kind, would
-    otherwise be trained wrongly without a word. ValueError when they differ.
+    """Compare packed log-probs with the model's own. Otherwise a head with a scale, or an unusual attention, would
+    silently be trained wrongly. ValueError when they differ.
     """
     device, vocabulary = model.device, _rows(model)
 
@@ -240,7 +240,7 @@ def check_logprobs(source: str, model: PreTrainedModel) -> None:
 # ------------------------------------------------------------------------------------------------------- chat templates
 
 SYSTEM, USER, ASSISTANT = "The rules are these.", "Now it is your turn.", "This is my answer."
-WITHOUT_SYSTEM = "{# leaves out the system message on purpose #}"  # such a template is taken at its word
+WITHOUT_SYSTEM = "{# leaves out the system message on purpose #}"  # a template that says so is believed
 
 
 def _render(tokenizer: Tokenizer, messages: list[Message]) -> str:

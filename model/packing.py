@@ -1,11 +1,11 @@
-"""Packing: from the batch of a policy to rows of tokens in which every prompt stands once.
+"""Packing: from the batch of a policy to rows of tokens that contain every prompt once.
 
 All K candidates of a group share their prompt, so the prompt goes through the model once. A pack is one long row
 
     prompt A | prompt B | ... | response A1 | response A2 | ... | response B1 | ...
 
-in which every response attends to its own prompt and to itself, with the positions it would have alone. The result
-equals one forward pass for each sequence (tests pin 1e-5) at a fraction of the tokens: P + K*R instead of K*(P + R).
+in which every response attends to its own prompt and to itself, at the positions it would have alone. The result equals
+one forward pass for each sequence (tests pin 1e-5) with a fraction of the tokens: P + K*R instead of K*(P + R).
 
 `cut_batch` is the only place where a batch is cut: into minibatches, shares of the ranks, and packs.
 
@@ -62,8 +62,8 @@ def cut_batch(
     minibatch -> ranks:   groups without an advantage have no gradient and are left out; the rest is balanced by cost
     rank -> packs:        at most `budget` tokens in one forward pass
 
-    What a minibatch is does not depend on the number of ranks, and every rank gets the same number of packs: a sharded
-    model takes all ranks for every forward pass.
+    Minibatches do not depend on the number of ranks. Every rank gets the same number of packs: a forward pass of a
+    sharded model needs all ranks.
     """
     groups = by_prompt(samples)
     order = np.random.default_rng([*seed, 2]).permutation(len(groups))

@@ -23,7 +23,7 @@ from model.packing import Pack
 
 
 class LogProbs(nn.Module):
-    """The one door into a model that is trained: a sharded model must be entered through its root."""
+    """The only entry into a model in training: a sharded model must be entered through its root."""
 
     def __init__(self, model: PreTrainedModel):
         super().__init__()

@@ -1,8 +1,8 @@
 """A from-scratch policy that needs no download: a Qwen3 model of 0.16M parameters and a tokenizer built in code.
 
 It is warm-started by imitating noise, so that it knows how an answer is written and nothing about which answer is good.
-That is what an instruction-tuned model brings to AT-GRPO, minus the English: the chat template shows the model the user
-message (the state) and leaves out the system message (the rules), which it has to learn from reward.
+That is what an instruction-tuned model brings to AT-GRPO, minus the English. The chat template shows the model the user
+message (the state) and leaves out the system message: the rules have to be learned from reward.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ WORDS = [
     " right",
 ]
 WORDS += [" U", " D", " L", " R", " -", *(f" {digit}" for digit in range(10)), " [", "#### [", ", ", "]"]
-BOARDS: dict[str, dict] = {  # what so small a model can learn in minutes: the options of a task when none are given
+BOARDS: dict[str, dict] = {  # what such a small model can learn in minutes: the defaults of a task's options
     "plan_path": {"rows": 4, "cols": 4, "blocks": 0.25, "max_moves": 2, "view": "cells"},
     "sokoban": {"max_moves": 8},
 }

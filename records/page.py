@@ -252,7 +252,7 @@ def summary(run: Run) -> list[tuple[str, str]]:
 
 
 def page(run: Run) -> str:
-    """The whole page. Its data stand in a JSON block in which no `<` is left, so nothing in them can end the block."""
+    """The whole page. Its data are in a JSON block without any `<`, so nothing in them can end the block."""
     trees = thin(run.trees)
     data = {
         "name": run.name,

@@ -1,4 +1,4 @@
-"""Recorded trees: what was asked, answered, rewarded and committed in a few environments of a step, as JSON.
+"""Recorded trees: prompts, answers, rewards and what was committed, for a few environments of a step, as JSON.
 
 `trees.jsonl` has one object for each recorded environment of each step, which `report.py` shows:
 
@@ -29,7 +29,7 @@ DIGITS = 4  # of recorded rewards and advantages
 def tree_rows(result: Rollout, step: int, decode: Decode, limit: int) -> list[dict[str, Any]]:
     """The first `limit` environments of a rollout, one row each. Call it after `assign_advantages`.
 
-    `decode(agent, ids)` is the one the rollout was made with: candidates are shown as the environment read them.
+    `decode(agent, ids)` has to be that of the rollout, so that candidates are shown as the environment read them.
     """
     envs = list(dict.fromkeys(episode.env for episode in result.episodes))[:limit]
     return [_row(step, env, [episode for episode in result.episodes if episode.env == env], decode) for env in envs]
@@ -61,7 +61,7 @@ def _episode(episode: Episode, decode: Decode, messages: list[Message]) -> dict[
 
 
 def _rendered(sample: Sample, decode: Decode) -> list[Message]:
-    """Nothing was committed here (no candidate could be scored), so no messages were kept: the prompt's ids as text."""
+    """The prompt's ids as text. No candidate could be scored, so nothing was committed and no messages were kept."""
     return [{"role": "prompt", "content": decode(sample.key.agent, sample.prompt_ids)}]
 
 

@@ -1,1 +1,1 @@
-"""Who samples what: requests and the scheduler, the engines, and the team whose agents they speak for."""
+"""Requests and their scheduler, the engines that answer them, and the team of agents that asks."""

@@ -1,6 +1,6 @@
-"""Ablations: what else could be sampled, rewarded or compared. Nothing of this belongs to AT-GRPO or GRPO.
+"""Ablations: other ways to sample, reward or compare. None of this belongs to AT-GRPO or GRPO.
 
-`METHODS` has every combination of `--sampling`, `--grouping` and `--reward` that means something: the rollout to run
+`METHODS` has every combination of `--sampling`, `--grouping` and `--reward` that makes sense, with the rollout to run
 and the key of its groups.
 """
 
@@ -27,8 +27,8 @@ def turn_key(sample: Sample) -> Hashable:
 
 
 def prompt_key(sample: Sample) -> Hashable:
-    """Agent- and turn-wise groups of chains that run side by side: they may only compare answers to one prompt, and
-    after the first action hardly two chains share one, so most groups have a single member.
+    """Agent- and turn-wise groups of chains that run side by side. They may only compare answers to one prompt, and
+    after the first action hardly any two chains share one, so most groups have a single member.
     """
     return sample.key, tuple(sample.prompt_ids)
 

@@ -3,8 +3,8 @@
 Sampling is plain: temperature only, no top-p, top-k or penalties, and the log-probs are those of the distribution that
 was sampled from. Candidate k of a request is drawn with the request's seed + k.
 
-An engine holds a copy of a policy's weights. `load` replaces it, so policies of one architecture and one set of stop
-tokens can take turns on one engine, and whoever trains a policy decides when the engine learns of it.
+An engine holds a copy of a policy's weights, which `load` replaces. So policies of one architecture and one set of stop
+tokens can take turns on one engine, and `Team` decides when an engine gets new weights.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Engine(Protocol):
 
 
 def checked(weights: Weights, shapes: Mapping[str, torch.Size]) -> Iterator[tuple[str, Tensor]]:
-    """Pass the weights of a model on. ValueError at an unknown name, a wrong shape and, at the end, a missing name."""
+    """Pass on the weights of a model. ValueError on an unknown name, a wrong shape and, at the end, a missing name."""
     missing = dict(shapes)
     for name, weight in weights:
         if name not in shapes:
@@ -67,7 +67,7 @@ def engine_dtype(device: torch.device) -> torch.dtype:
 
 @contextmanager
 def random_state_kept(device: torch.device) -> Iterator[None]:
-    """The global random generators of Python, numpy and torch end as they began."""
+    """Leave the global random generators of Python, numpy and torch as they were."""
     python, numbers = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         try:

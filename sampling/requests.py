@@ -1,4 +1,4 @@
-"""Requests and the scheduler: many environments wait for one engine, and neither may wait for long. No torch.
+"""Requests and the scheduler: many environments share one engine, and neither side should wait long. No torch.
 
 A player (`rollout._play`) is a generator that plays one environment: it yields the requests of its next agents and is
 sent their completions. `drive` plays many of them at once. Who waits for whom:
@@ -13,7 +13,7 @@ sent their completions. `drive` plays many of them at once. Who waits for whom:
                     |                           as soon as its own answers are there
                  engine
 
-Whatever order answers come in, the result is the same: every request carries its own seed.
+The result does not depend on the order of the answers, because every request carries its own seed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import numpy as np
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, eq=False)  # two requests may be equal: each is itself
+@dataclass(frozen=True, eq=False)  # compared by identity: two requests may hold the same values
 class Request:
     """One prompt to complete. `seed` is this request's own: candidate k of n uses seed + k."""
 
@@ -74,7 +74,7 @@ class Stream(Protocol):
     def __len__(self) -> int: ...
 
     def busy(self, more: bool) -> bool:
-        """Whether to go on: requests are in flight here, or `more` is about to come, or another process needs us."""
+        """Whether to go on: requests are in flight here, `more` are to come, or another process needs this one."""
         ...
 
 
@@ -111,7 +111,7 @@ Player = Generator[list[Request], list[list[Completion]], Result]
 
 @dataclass
 class _Game(Generic[Result]):
-    """One player on its way."""
+    """A player and the requests it waits for."""
 
     player: Player[Result]
     answers: dict[Request, list[Completion] | None] = field(default_factory=dict)  # to what it asked; None: in flight

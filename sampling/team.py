@@ -1,4 +1,4 @@
-"""The agents of an environment, the policies that speak for them and the engines that sample from those."""
+"""The agents of an environment, the policies that speak for them, and the engines that sample from the policies."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Team:
         self.world = world or World()
         self.homes = homes or {name: [0] for name in policies}
         self.trained = {name: policy for name, policy in self.policies.items() if name not in frozen}
-        self.wavefront = True  # benchmarks/step.py measures what it brings
+        self.wavefront = True  # benchmarks/step.py measures what it gains
         self.seconds: defaultdict[str, float] = defaultdict(float)  # in "generate" and "load", until cleared
         self._version = 0
         self._holds: dict[int, tuple[str, int]] = {}  # id of an engine -> the policy and version in it
@@ -114,7 +114,7 @@ class Team:
 
 
 class Sampler:
-    """`generate` of a team whose policies all live here, one policy after the other."""
+    """`generate` for a team whose policies all live on this rank: one policy after the other."""
 
     def __init__(self, team: Team, temperature: float):
         self.team, self.temperature = team, temperature
@@ -131,7 +131,7 @@ class Sampler:
 
 
 class StreamingSampler(Sampler):
-    """The same where every engine takes requests while others run."""
+    """The same, if every engine takes new requests while others run."""
 
     def stream(self, n: int) -> TeamStream:
         return TeamStream(self.team, n, self.temperature)
@@ -140,7 +140,7 @@ class StreamingSampler(Sampler):
 class TeamStream:
     """Requests in flight in the engines of a team.
 
-    Policies that share an engine take turns: one goes on until nothing of it is left, so that weights change seldom.
+    Policies that share an engine take turns. Each keeps it until it has no requests left, so weights rarely change.
     """
 
     in_rounds, cohorts = False, 1

@@ -95,7 +95,7 @@ class VllmEngine:
     def sleep(self) -> bool:
         """Give the memory of weights and cache back until the next `load`; False unless built with `sleep=True`."""
         if self.can_sleep and not self.asleep:
-            torch.cuda.synchronize()  # vLLM schedules ahead: a last step, of no use to anybody, may still be running
+            torch.cuda.synchronize()  # vLLM schedules ahead: a last step that nobody needs may still be running
             self.llm.sleep(level=2)
             self.asleep = True
         return self.asleep
@@ -165,7 +165,7 @@ class VllmStream:
             temperature=self.temperature,
             max_tokens=min(self.engine.max_tokens, self.engine.context - len(request.prompt_ids)),
             stop_token_ids=sorted(self.engine.policy.stop_ids),
-            ignore_eos=True,  # these and no other: vLLM would add the end token of the model's configuration
+            ignore_eos=True,  # only these: vLLM would add the end token of the model's configuration
             logprobs=0,  # of the sampled token only
             flat_logprobs=True,
             detokenize=False,
@@ -175,7 +175,7 @@ class VllmStream:
 
 
 def completion(answer: Any) -> Completion:
-    """vLLM's `CompletionOutput` -> ours. RuntimeError when vLLM gave the response up."""
+    """vLLM's `CompletionOutput` -> ours. RuntimeError when vLLM gave up on the response."""
     if answer.finish_reason not in ("stop", "length"):
         raise RuntimeError(f"vLLM ended a response because of {answer.finish_reason!r}")
     return Completion(list(answer.token_ids), list(answer.logprobs.logprobs), answer.finish_reason)
@@ -185,12 +185,12 @@ def device_options(device: torch.device) -> dict[str, Any]:
     """Arguments of `vllm.LLM` that differ between GPU and CPU."""
     if device.type == "cuda":  # CUDA graphs for decoding without the minute that the compiler takes
         return {"compilation_config": {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}}
-    # a prompt that is computed in pieces would rewind its random generator, which torch's CPU generators cannot do
+    # a prompt computed in pieces would have to rewind its random generator, which torch's CPU generators cannot do
     return {"enforce_eager": True, "enable_chunked_prefill": False}
 
 
 def import_vllm(device: torch.device) -> Any:
-    """The module vllm, with the environment variables it reads; those that are set already win.
+    """Import vllm with the environment variables it reads; variables that are already set win.
 
     Raises ImportError with what to install.
     """

@@ -15,6 +15,7 @@ from contextlib import redirect_stdout
 from importlib import import_module
 from io import StringIO
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -31,10 +32,16 @@ import estimate  # noqa: E402
 import tour as tour_script  # noqa: E402
 
 DOCS = sorted((ROOT / "docs").glob("*.md"))
-PAGES = [ROOT / "README.md", *DOCS]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
 FENCE = re.compile(r"^```(.*)\n((?:.*\n)*?)```\s*$", re.M)
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 OTHER_OPTIONS = {"--nproc-per-node", "--nnodes", "--write"}  # of torchrun and of docs/tour.py
+OPTIONS_OF_PAGE = {  # of torchrun, srun and the scripts of benchmarks/
+    "gpu.md": {"--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--kill-on-bad-exit", "--nodes", "--ntasks-per-node"}
+    | {"--gpus-per-node", "--groups", "--candidates", "--budget", "--shape", "--repeats"},
+    "README.md": {"--no-deps", "--extra-index-url"},  # of pip
+    "CONTRIBUTING.md": {"--check"},  # of ruff
+}
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -46,6 +53,20 @@ def read(path):
 def prose(text):
     """A page without its fences."""
     return FENCE.sub("", text)
+
+
+def tables(text):
+    """The tables of a page: each a list of rows, each a list of cells, the header first."""
+    found: list[list[list[str]]] = []
+    previous = ""
+    for line in prose(text).splitlines():
+        if line.startswith("|"):
+            if not previous.startswith("|"):
+                found.append([])
+            if not re.fullmatch(r"[|:\- ]+", line):
+                found[-1].append([cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))])
+        previous = line
+    return found
 
 
 def help_of(main):
@@ -69,7 +90,7 @@ def options():
 
 @pytest.fixture(scope="module")
 def tour():
-    return dict(tour_script.BLOCK.findall(read(tour_script.TOUR))), tour_script.blocks()
+    return dict(tour_script.BLOCK.findall(read(tour_script.TOUR))), *tour_script.blocks()
 
 
 def same(written, found):
@@ -81,15 +102,24 @@ def same(written, found):
 
 
 def test_every_block_of_the_tour_is_what_the_run_gives(tour):
-    written, found = tour
+    written, found, _ = tour
     assert written.keys() == found.keys()
     assert len(found) >= 12
     for name in found:
         assert same(written[name], found[name]), f"{name} is now\n{found[name]}"
 
 
+def test_the_picture_of_a_tree_is_the_board_of_the_tour(tour):
+    *_, drawn = tour
+    picture = read(tour_script.PICTURE)
+    assert same(picture, drawn)
+    assert picture.count('class="best"') == len(re.findall(r"\*", tour[0]["spine"])) == 4
+    assert "prefers-color-scheme: dark" in picture
+    assert ElementTree.fromstring(picture).tag.endswith("svg")
+
+
 def test_numbers_in_the_text_of_the_tour_are_in_its_blocks(tour):
-    written, _ = tour
+    written, *_ = tour
     text = prose(read(ROOT / "docs" / "tour.md"))
     text = re.sub(r"^\|.*$|`[^`\n]*`", "", text, flags=re.M)
     shares = {"0.1", "0.8"}  # of the local reward: tests/test_envs.py
@@ -135,7 +165,7 @@ def functions(path):
     return found
 
 
-@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_resolve(page):
     text = re.sub(r"(?<!\[)`[^`\n]*`", "", prose(read(page)))
     for target in re.findall(r"\]\(\s*([^)\s]+)\)", text):
@@ -161,6 +191,15 @@ def test_functions_that_are_linked_exist_in_the_file(page):
         module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
         assert name.startswith(f"{module}."), f"{name} is linked to {path}"
         assert name.removeprefix(f"{module}.") in {node.dotted for node in functions(file)}, name
+
+
+def test_the_tour_names_everybody_who_talks_to_distributed():
+    (section,) = re.findall(r"^## 12\..*?(?=^## )", read(ROOT / "docs" / "tour.md"), re.M | re.S)
+    product = [path for path in ROOT.glob("**/*.py") if path.parent == ROOT or (path.parent / "__init__.py").exists()]
+    asking = {path for path in product if re.search(r"^(from|import) distributed\b", read(path), re.M)}
+    names = {str(path.relative_to(ROOT)) for path in asking if path.parent != ROOT / "distributed"}
+    assert {"train.py", "sampling/team.py"} <= names
+    assert [name for name in sorted(names) if f"`{name}`" not in section] == []
 
 
 def test_proofs_are_tests():
@@ -191,7 +230,7 @@ def test_line_counts_hold(page):
         assert total < int(limit.replace(",", "")), folder
 
 
-@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_no_path_of_somebodys_machine(page):
     paths = re.findall(r"(?:^|[\s\"'`(=])(/[\w.-]+/[\w./-]*|~/[\w.-]+|[A-Za-z]:\\\w+)", read(page), re.M)
     assert paths == []
@@ -238,10 +277,10 @@ def test_commands_parse(page, options):
             check_training(argv, ranks)
 
 
-@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_options_exist(page, options):
     text = read(page).replace("_", "-")
-    known = {option.replace("_", "-") for option in options}
+    known = {option.replace("_", "-") for option in options | OPTIONS_OF_PAGE.get(page.name, set())}
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", text)) - known == set()
 
 
@@ -297,6 +336,83 @@ def test_published_numbers_are_complete():
         values = [float(cell) for cell in cells.split("|") if cell.strip() != "-"]
         assert len(values) == (7 if method.strip() == "MAS + GRPO" else 9)
         assert all(0 <= value <= 100 for value in values)
+
+
+@pytest.fixture(scope="module")
+def gpu():
+    return read(ROOT / "docs" / "gpu.md")
+
+
+@pytest.fixture(scope="module")
+def measured():
+    """What was measured on GPUs."""
+    return json.loads(read(ROOT / "docs" / "gpu.json"))
+
+
+def test_the_experiments_are_those_that_were_recorded():
+    recorded = {
+        row[0]: [row[1], row[3]] for table in tables(read(ROOT / "docs" / "experiments.md")) for row in table[1:]
+    }
+    (methods,) = [
+        table for table in tables(read(ROOT / "docs" / "runs.md")) if table[0] == ["", "held-out success", "each seed"]
+    ]
+    assert len(methods) == 7
+    for name, *numbers in methods[1:]:
+        assert numbers == recorded[name]
+
+
+def test_the_learning_on_gpus_is_what_was_recorded(gpu, measured):
+    curves = {(run["task"], run["row"]): dict(run["curve"]) for run in measured["learning"]}
+    tasks = ("sudoku", "plan_path")
+
+    (table,) = [table for table in tables(gpu) if table[0][:3] == ["steps", "0", "10"]]
+    for (_, *cells), task in zip(table[1:], tasks, strict=True):
+        shown = {int(step): float(cell) for step, cell in zip(table[0][1:], cells, strict=True) if cell}
+        assert shown == curves[task, "MAS + AT-GRPO, shared policy"]
+
+    (table,) = [table for table in tables(gpu) if table[0][1:2] == ["Sudoku, 30 steps"]]
+    for row, *cells in table[2:]:
+        for task, after_30, last in zip(tasks, cells[::2], cells[1::2], strict=True):
+            curve = curves[task, row]
+            step = max(curve)
+            assert (float(after_30), last) == (curve[30], f"{curve[step]:.3f} ({step} steps)")
+    assert [float(cell) for cell in table[1][1::2]] == [curves[task, "MAS + GRPO"][0] for task in tasks]
+
+
+def test_steps_on_gpus_are_what_was_recorded(gpu, measured):
+    (table,) = [table for table in tables(gpu) if table[0][:3] == ["model", "policies", "GPUs"]]
+    for model, policies, gpus, *cells in table[1:]:
+        key = (model.split(",")[0], policies.replace(" ", "_"), int(gpus))
+        (ranks,) = [run["ranks"] for run in measured["steps"] if (run["model"], run["policies"], run["gpus"]) == key]
+        slowest = [
+            f"{max(rank['step_s'] for rank in ranks):.2f}",
+            f"{min(rank['rollout_tokens_s_gpu'] for rank in ranks):,.0f}",
+            f"{min(rank['update_tokens_s_gpu'] for rank in ranks):,.0f}",
+            f"{max(rank['device_gb'] for rank in ranks):.0f}",
+        ]
+        assert cells == slowest
+
+
+def test_the_wavefront_on_gpus_is_what_was_recorded(gpu, measured):
+    runs = {(run["turns"], run["run"]): run["ranks"] for run in measured["wavefront"]}
+    seconds = {key: max(rank["step_s"] for rank in ranks) for key, ranks in runs.items()}
+    (table,) = [table for table in tables(gpu) if table[0][:2] == ["turns", "wavefront"]]
+    assert len(table) == 5
+    for turns, wavefront, *cells in table[1:]:
+        key = (int(turns), "wavefront" if wavefront == "yes" else "no wavefront")
+        idle = max(rank["idle"] for rank in runs[key])
+        work = 2 * seconds[key[0], "one policy on one GPU"] / seconds[key]
+        assert cells == [f"{seconds[key]:.2f}", f"{idle:.0%}", f"{work:.2f}"]
+
+
+def test_the_update_on_gpus_is_what_was_recorded(gpu, measured):
+    (ours, trl) = ([run for run in measured["update_vs_trl"] if run["side"] == side] for side in ("ours", "trl"))
+    text = " ".join(line for line in gpu.splitlines() if "update_vs_trl.py" in line)
+    for run in ours + trl:
+        assert f"{float(format(run['raw_tokens_per_second'], '.3g')):,.0f}" in text
+        assert f"at {run['peak_gib']:.1f} GiB" in text
+    for run in ours:
+        assert f"{run['raw_tokens_per_second'] / trl[0]['raw_tokens_per_second']:.1f}" in text
 
 
 # ------------------------------------------------------------------------------------------------------------ features

@@ -1,0 +1,172 @@
+"""The rooms of the project: who may import whom, and how long things may grow. CONTRIBUTING.md says why."""
+
+import ast
+import graphlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+COMMANDS = {"train", "evaluate", "report", "experiments"}
+# A floor imports its own rooms and the floors below. A name stands for a module or for all modules of a folder.
+FLOORS = (
+    {"envs", "tasks.registry", "grouping", "sampling.requests", "distributed.world", "distributed.shard"},
+    {"rollout", "tasks", "model"},
+    {"update", "sampling", "records", "distributed"},
+    {"options", "prepare"},
+    COMMANDS,
+)
+APART = ("rollout", "tasks", "model")  # the rooms of the second floor do not know each other
+ALGORITHM = ("train", "grouping", "rollout", "update", "envs")
+WITHOUT_TORCH = ("grouping", "envs", "rollout", "sampling.requests", "tasks")
+
+
+def modules():
+    """Dotted name -> file of every module of the product."""
+    files = [path for path in ROOT.rglob("*.py") if not re.match(r"\.|tests$|docs$|benchmarks$|runs$", top(path))]
+    return {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in files}
+
+
+def top(path):
+    return path.relative_to(ROOT).parts[0]
+
+
+def tree(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imports(path, known):
+    """Modules of ours that are imported when this one is: imports inside functions and for types are not."""
+
+    def statements(node):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, (ast.Import, ast.ImportFrom)):
+                yield child
+            elif not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) and not (
+                isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+            ):
+                yield from statements(child)
+
+    found = set()
+    for node in statements(tree(path)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        else:
+            assert node.level == 0, f"{path}: relative import"
+            names = {f"{node.module}.{alias.name}" for alias in node.names} & known
+            found |= names or {node.module}
+    return found & known
+
+
+@pytest.fixture(scope="module")
+def graph():
+    files = modules()
+    return {name: imports(path, set(files)) for name, path in files.items() if path.stem != "__init__"}
+
+
+def floor(name):
+    """The floor of a module: that of its own name, else that of its folder."""
+    for part in (name, name.partition(".")[0]):
+        for number, rooms in enumerate(FLOORS):
+            if part in rooms:
+                return number
+    raise AssertionError(f"{name} is in no room: see CONTRIBUTING.md")
+
+
+# -------------------------------------------------------------------------------------------------------------- imports
+
+
+def test_imports_have_no_cycle(graph):
+    assert len(graph) > 40
+    graphlib.TopologicalSorter(graph).prepare()  # CycleError, which shows the cycle
+
+
+def test_imports_go_down(graph):
+    upwards = [f"{name} imports {other}" for name in graph for other in graph[name] if floor(other) > floor(name)]
+    assert upwards == []
+
+
+def test_the_rooms_of_the_second_floor_do_not_know_each_other(graph):
+    rooms = {name: name.partition(".")[0] for name in graph}
+    known = {(rooms[a], rooms[b]) for a in graph for b in graph[a] if {rooms[a], rooms[b]} <= set(APART)}
+    assert [pair for pair in known if pair[0] != pair[1]] == []
+
+
+def test_the_graph_sees_what_it_should(graph):
+    assert "rollout" in graph["distributed.exchange"]
+    assert "tasks.boards" in graph["tasks.plan_path"]
+    assert "update" in graph["train"]
+    assert "sampling.requests" in graph["rollout"]
+    assert "rollout" not in graph["sampling.requests"]
+
+
+def test_the_algorithm_and_the_tasks_need_no_torch():
+    names = [name for name in modules() if name in WITHOUT_TORCH or name.partition(".")[0] in WITHOUT_TORCH]
+    assert len(names) > 20
+    code = "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\n"
+    code += "    assert 'torch' not in sys.modules, name\n    assert 'transformers' not in sys.modules, name\n"
+    names = [name.removesuffix(".__init__") for name in names]
+    run = subprocess.run([sys.executable, "-c", code, *names], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+
+
+# -------------------------------------------------------------------------------------------------------------- lengths
+
+
+def lines(path):
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def function(module, name):
+    (found,) = [node for node in ast.walk(tree(modules()[module])) if getattr(node, "name", "") == name]
+    return found
+
+
+def nesting(node):
+    """The deepest block inside blocks of a function."""
+    blocks = (ast.For, ast.While, ast.If, ast.With, ast.Try)
+    return max((isinstance(child, blocks) + nesting(child) for child in ast.iter_child_nodes(node)), default=0)
+
+
+def test_few_files_lie_at_the_top():
+    names = {path.stem for path in ROOT.glob("*.py")}
+    assert len(names) <= 10
+    assert names <= {*ALGORITHM, "options", "prepare", *COMMANDS}
+
+
+def test_the_algorithm_is_short():
+    assert sum(lines(modules()[name]) for name in ALGORITHM) <= 1000
+
+
+@pytest.mark.parametrize("name", sorted(modules()))
+def test_no_file_is_long(name):
+    assert lines(modules()[name]) <= 450
+
+
+@pytest.mark.parametrize(("module", "name", "limit"), [("train", "train", 55), ("rollout", "_play", 45)])
+def test_the_two_loops_fit_on_a_screen(module, name, limit):
+    found = function(module, name)
+    assert found.end_lineno - found.lineno + 1 <= limit
+    assert nesting(found) <= 4
+
+
+def test_nesting_counts_blocks():
+    assert nesting(ast.parse("for a in b:\n    if a:\n        c = [d for d in a if d]")) == 2
+    assert nesting(ast.parse("a = 1")) == 0
+
+
+# ------------------------------------------------------------------------------------------------------------ the page
+
+
+def test_contributing_names_every_room():
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert len(page.splitlines()) < 60
+    floors = re.findall(r"^\| (\d) \| ([^|]*) \|", page, re.M)
+    assert [int(number) for number, _ in floors] == list(range(1, len(FLOORS) + 1))
+    for (_, cell), rooms in zip(floors, FLOORS, strict=True):
+        assert {
+            name.rstrip("/").replace("/", ".").removesuffix(".py") for name in re.findall(r"`([^`]+)`", cell)
+        } == rooms
