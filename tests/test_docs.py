@@ -361,6 +361,14 @@ def test_the_experiments_are_those_that_were_recorded():
         assert numbers == recorded[name]
 
 
+def test_the_effect_of_adams_constants_is_what_was_recorded(gpu, measured):
+    (table,) = [table for table in tables(gpu) if table[0][0] == "beta2, epsilon"]
+    recorded = {f"{run['beta2']}, {run['eps']}": dict(run["curve"]) for run in measured["adam"]["runs"]}
+    steps = [int(step) for step in table[0][1:]]
+    shown = {name: dict(zip(steps, map(float, cells), strict=True)) for name, *cells in table[1:]}
+    assert shown == recorded
+
+
 def test_the_learning_on_gpus_is_what_was_recorded(gpu, measured):
     curves = {(run["task"], run["row"]): dict(run["curve"]) for run in measured["learning"]}
     tasks = ("sudoku", "plan_path")

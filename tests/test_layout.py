@@ -1,7 +1,9 @@
 """The rooms of the project: who may import whom, and how long things may grow. CONTRIBUTING.md says why."""
 
 import ast
+import doctest
 import graphlib
+import importlib
 import re
 import subprocess
 import sys
@@ -170,3 +172,10 @@ def test_contributing_names_every_room():
         assert {
             name.rstrip("/").replace("/", ".").removesuffix(".py") for name in re.findall(r"`([^`]+)`", cell)
         } == rooms
+
+
+@pytest.mark.parametrize(
+    "module", [name for name, path in modules().items() if ">>>" in path.read_text(encoding="utf-8")]
+)
+def test_examples_in_docstrings_hold(module):
+    assert doctest.testmod(importlib.import_module(module)).failed == 0
