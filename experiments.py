@@ -34,7 +34,7 @@ from tqdm import tqdm
 
 from records.command import parse_args
 from records.reading import nearest_folder, read_object
-from records.results import Row, collect, learning_curve, machine, play_path, run_folder, table
+from records.results import Method, collect, learning_curve, machine, play_path, run_folder, table
 
 AGENTS, TURNS, CANDIDATES, ENVS = 2, 6, 8, 32
 BUDGET = ENVS * AGENTS * TURNS * CANDIDATES  # candidates a step at most
@@ -88,40 +88,40 @@ def _all_turns(training: str) -> dict[str, tuple[str, str]]:
 
 
 MAIN = [
-    Row("single agent, untrained", "single_grpo", untrained=True),
-    Row("single agent + GRPO", "single_grpo"),
-    Row("MAS, untrained", "shared", untrained=True),
-    Row("MAS + GRPO", "mas_grpo"),
-    Row("MAS + AT-GRPO, shared policy", "shared"),
-    Row("MAS + AT-GRPO, policy per role", "per_role"),
+    Method("single agent, untrained", "single_grpo", untrained=True),
+    Method("single agent + GRPO", "single_grpo"),
+    Method("MAS, untrained", "shared", untrained=True),
+    Method("MAS + GRPO", "mas_grpo"),
+    Method("MAS + AT-GRPO, shared policy", "shared"),
+    Method("MAS + AT-GRPO, policy per role", "per_role"),
 ]
 ABLATIONS = [
-    Row(
+    Method(
         "roles trained alone, then combined",
         "tool_user_alone",
         team={"tool_user": ("tool_user_alone", "tool_user"), "planner": ("planner_alone", "planner")},
         quick=True,
     ),
-    Row(
+    Method(
         "policies of the roles swapped",
         "per_role",
         team={"tool_user": ("per_role", "planner"), "planner": ("per_role", "tool_user")},
         quick=True,
     ),
-    Row("parallel chains instead of a tree", "parallel", quick=True),
-    Row("groups by agent, turns pooled", "agent_key"),
-    Row("groups by turn, agents pooled", "turn_key", quick=True),
-    Row("outcome reward only", "outcome"),
-    Row("alpha = 0 (local reward only)", "alpha_0"),
-    Row("alpha = 0.5", "alpha_0.5"),
-    Row("alpha = 1", "shared"),
-    Row("K = 2", "k_2"),
-    Row("K = 4", "k_4"),
-    Row("K = 8", "shared"),
-    Row("T = 1", "t_1", team=_all_turns("t_1")),
-    Row("T = 2", "t_2", team=_all_turns("t_2")),
-    Row("T = 4", "t_4", team=_all_turns("t_4")),
-    Row("T = 6", "shared"),
+    Method("parallel chains instead of a tree", "parallel", quick=True),
+    Method("groups by agent, turns pooled", "agent_key"),
+    Method("groups by turn, agents pooled", "turn_key", quick=True),
+    Method("outcome reward only", "outcome"),
+    Method("alpha = 0 (local reward only)", "alpha_0"),
+    Method("alpha = 0.5", "alpha_0.5"),
+    Method("alpha = 1", "shared"),
+    Method("K = 2", "k_2"),
+    Method("K = 4", "k_4"),
+    Method("K = 8", "shared"),
+    Method("T = 1", "t_1", team=_all_turns("t_1")),
+    Method("T = 2", "t_2", team=_all_turns("t_2")),
+    Method("T = 4", "t_4", team=_all_turns("t_4")),
+    Method("T = 6", "shared"),
 ]
 NOTES = f"""\
 - Budget: a step samples at most {BUDGET} candidates in every row, environments x agents x turns x K. Environments that
@@ -168,12 +168,12 @@ class Plan:
         return cls(folder, tuple(content["seeds"]), content["steps"], content["quick"])
 
     @property
-    def sections(self) -> dict[str, list[Row]]:
+    def sections(self) -> dict[str, list[Method]]:
         """Rows of the table by heading."""
         return {"Methods": MAIN, "Ablations": [row for row in ABLATIONS if row.quick or not self.quick]}
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[Method]:
         return [row for rows in self.sections.values() for row in rows]
 
     @property
@@ -322,12 +322,12 @@ def play_teams(plan: Plan, parallel: int) -> None:
         (plan.folder / "plays").mkdir(exist_ok=True)
         context = multiprocessing.get_context("spawn")  # a forked torch may hang
         with ProcessPoolExecutor(min(parallel, len(tasks)), context) as pool:
-            futures = [pool.submit(play, sources, str(path), COMMON.split()) for sources, path in tasks]
+            futures = [pool.submit(play_team, sources, str(path), COMMON.split()) for sources, path in tasks]
             for future in tqdm(futures, "teams of checkpoints"):
                 future.result()
 
 
-def play(sources: dict[str, tuple[str, str]], path: str, options: Sequence[str]) -> None:
+def play_team(sources: dict[str, tuple[str, str]], path: str, options: Sequence[str]) -> None:
     """Held-out success of a team whose agents are played by policies of finished runs: agent -> (run, policy)."""
     from distributed.world import World
     from model.loading import load_model

@@ -39,7 +39,7 @@ LEVELS = (0, 0.25, 0.5, 0.75, 1)
 LABEL = 27  # height of a label of two lines beside the curves
 SEEDS = "Dot: one seed. Bar: mean over seeds ± standard error."
 SAME = "Same [number]: the same runs, shown again with hollow dots."
-Row = dict[str, Any]  # of the results
+Record = dict[str, Any]  # of the results
 
 
 def figure(results: dict[str, Any]) -> str:
@@ -77,7 +77,7 @@ def draw(results: dict[str, Any]) -> Figure:
     return picture
 
 
-def draw_curves(axes: Axes, rows: Sequence[Row], steps: int, colours: Mapping[str, str]) -> None:
+def draw_curves(axes: Axes, rows: Sequence[Record], steps: int, colours: Mapping[str, str]) -> None:
     """The mean of each method, as far as all its seeds have got, and every seed."""
     ticks = sorted({0, steps} | {step for row in rows for run in row["runs"] for step, *_ in run["curve"]})
     axes.set(xlim=(0, steps), xticks=ticks[:: -(-len(ticks) // 8)], xlabel="training steps")
@@ -107,7 +107,7 @@ def draw_seeds(axes: Axes, dots: Sequence[tuple[float, float]], colour: str, fil
     )  # fmt: skip
 
 
-def draw_rows(axes: Axes, rows: Sequence[Row], steps: int, colours: Mapping[str, str]) -> None:
+def draw_rows(axes: Axes, rows: Sequence[Record], steps: int, colours: Mapping[str, str]) -> None:
     """One line a row: its seeds, their mean with one standard error to both sides, and the mean as a number."""
     line, last, seen = 0.0, "", set()
     for row, same in zip(rows, same_runs(rows), strict=True):
@@ -124,7 +124,7 @@ def draw_rows(axes: Axes, rows: Sequence[Row], steps: int, colours: Mapping[str,
         axes.plot([mean], [line], "|", color=colour, markersize=9, markeredgewidth=2.2, clip_on=False)
         label = row["label"] + (f" (after {step} steps)" if step not in (0, steps) else "")
         label += f" [{same}]" if same else ""
-        side: Row = dict(transform=axes.get_yaxis_transform(), va="center", color=colour)
+        side: Record = dict(transform=axes.get_yaxis_transform(), va="center", color=colour)
         axes.text(-0.07, line, label, ha="right", **side)
         axes.text(1.07, line, f"{mean:.3f}", **side)
         line += 1
@@ -133,7 +133,7 @@ def draw_rows(axes: Axes, rows: Sequence[Row], steps: int, colours: Mapping[str,
     axes.grid(axis="x", color=GRID, linewidth=0.8)
 
 
-def same_runs(rows: Sequence[Row]) -> list[int]:
+def same_runs(rows: Sequence[Record]) -> list[int]:
     """For each row the number of the runs that it shares with other rows (1, 2, ...), 0 when they are its own."""
     runs = [(row["trainings"], row["runs"]) for row in rows]
     shared = [i for i, run in enumerate(runs) if runs.count(run) > 1 and runs.index(run) == i]

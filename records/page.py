@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
-from records.reading import Row, nearest_folder, read_object, read_rows
+from records.reading import Record, nearest_folder, read_log, read_object
 
 TREE_BYTES = 8_000_000  # of recorded trees in one page: more of them take a browser longer than a reader waits
 # what the page cannot do without, by file
@@ -35,11 +35,11 @@ class Run:
     """The files of a run folder. Everything but the configuration and the metrics may be empty (an older run)."""
 
     name: str
-    config: Row
-    metrics: list[Row]
-    evaluations: list[Row]
-    timing: list[Row]
-    trees: list[Row]
+    config: Record
+    metrics: list[Record]
+    evaluations: list[Record]
+    timing: list[Record]
+    trees: list[Record]
 
     @property
     def agents(self) -> list[str]:
@@ -56,7 +56,7 @@ def read_run(folder: Path) -> Run:
         hint = nearest_folder(folder, "config.json")
         raise ValueError(f"{folder} holds no run (no config.json): give the --output-dir of train.py{hint}")
     config = read_object(folder / "config.json", CONFIG)
-    metrics, evaluations, timing, trees = (read_rows(folder / f"{name}.jsonl", needs) for name, needs in LOGS.items())
+    metrics, evaluations, timing, trees = (read_log(folder / f"{name}.jsonl", needs) for name, needs in LOGS.items())
     if not metrics:
         raise ValueError(f"{folder / 'metrics.jsonl'} has no finished step yet: wait for the first one")
     return Run(folder.resolve().name, config, metrics, evaluations, timing, trees)
@@ -65,7 +65,7 @@ def read_run(folder: Path) -> Run:
 # ------------------------------------------------------------------------------------------------------------- curves
 
 
-def sections(run: Run) -> list[Row]:
+def sections(run: Run) -> list[Record]:
     """All charts of the page, in the order of a reader's questions: does it learn, from which groups, what happens to
     the policies, how long does it write. A chart without a point is left out.
     """
@@ -79,7 +79,7 @@ def sections(run: Run) -> list[Row]:
     return [{"title": title, "charts": charts} for title, charts in drawn.items() if charts]
 
 
-def learning_charts(run: Run) -> list[Row]:
+def learning_charts(run: Run) -> list[Record]:
     training = "the tree, best of K at every action" if run.config["sampling"] == "tree" else "sampled chains"
     success = curve("held-out", run.evaluations, "success", "se")
     parts = [
@@ -99,7 +99,7 @@ def learning_charts(run: Run) -> list[Row]:
     ]
 
 
-def group_charts(run: Run) -> list[Row]:
+def group_charts(run: Run) -> list[Record]:
     metrics = run.metrics
     return [
         chart(
@@ -127,8 +127,8 @@ def group_charts(run: Run) -> list[Row]:
     ]
 
 
-def policy_charts(run: Run) -> list[Row]:
-    def of_policies(metric: str) -> list[Row]:
+def policy_charts(run: Run) -> list[Record]:
+    def of_policies(metric: str) -> list[Record]:
         return [curve(name, run.metrics, f"{name}/{metric}") for name in run.policies]
 
     gap = "Mean |engine − trainer| in nats a token. Above 0.1 the engine does not sample from the trained weights."
@@ -140,7 +140,7 @@ def policy_charts(run: Run) -> list[Row]:
     ]
 
 
-def response_charts(run: Run) -> list[Row]:
+def response_charts(run: Run) -> list[Record]:
     clocks = dict.fromkeys(name for row in run.timing for name in row if name.endswith("_s"))
     seconds = [line for name in clocks if any((line := curve(name[:-2], run.timing, name))["y"])]
     return [
@@ -154,23 +154,23 @@ def response_charts(run: Run) -> list[Row]:
     ]
 
 
-def of_agents(run: Run, metric: str) -> list[Row]:
+def of_agents(run: Run, metric: str) -> list[Record]:
     return [curve(agent, run.metrics, f"{agent}/{metric}") for agent in run.agents]
 
 
-def chart(title: str, note: str, series: list[Row], share: bool = False) -> Row:
+def chart(title: str, note: str, series: list[Record], share: bool = False) -> Record:
     """What the page draws in one figure; `share` fixes its axis to [0, 1]. Lines without a point are left out."""
     return {"title": title, "note": note, "share": share, "series": [line for line in series if line["x"]]}
 
 
-def curve(name: str, rows: Iterable[Row], metric: str, error: str = "") -> Row:
+def curve(name: str, rows: Iterable[Record], metric: str, error: str = "") -> Record:
     """One metric over the steps that have it; `error` names the metric of its error bars."""
     found = [row for row in rows if metric in row]
     line = points(name, ((row["step"], row[metric]) for row in found))
     return line | {"error": [_or_gap(row[error]) for row in found]} if error else line
 
 
-def points(name: str, pairs: Iterable[tuple[float, float]]) -> Row:
+def points(name: str, pairs: Iterable[tuple[float, float]]) -> Record:
     """A line of the page."""
     found = list(pairs)
     return {"name": name, "x": [x for x, _ in found], "y": [_or_gap(y) for _, y in found]}
@@ -181,7 +181,7 @@ def _or_gap(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def by_turn(metrics: Sequence[Row]) -> list[Row]:
+def by_turn(metrics: Sequence[Record]) -> list[Record]:
     """`groups/per_turn` as one line a turn."""
     counts = [(row["step"], row["groups/per_turn"]) for row in metrics if "groups/per_turn" in row]
     turns = max((len(count) for _, count in counts), default=0)
@@ -190,7 +190,7 @@ def by_turn(metrics: Sequence[Row]) -> list[Row]:
     ]
 
 
-def group_spreads(trees: Iterable[Row]) -> list[tuple[int, float]]:
+def group_spreads(trees: Iterable[Record]) -> list[tuple[int, float]]:
     """(step, mean over its recorded groups of the standard deviation of reward).
 
     A group is a stage of a tree; of chains, all trajectories of the environment, each counted once.
@@ -208,7 +208,7 @@ def group_spreads(trees: Iterable[Row]) -> list[tuple[int, float]]:
     return [(step, fmean(spreads)) for step, spreads in found.items()]
 
 
-def _prefixes(metrics: Iterable[Row], metric: str) -> list[str]:
+def _prefixes(metrics: Iterable[Record], metric: str) -> list[str]:
     """Names x with a metric x/`metric` in any row (agents and policies may share a name)."""
     found = dict.fromkeys(name.rpartition("/") for row in metrics for name in row)
     return [prefix for prefix, _, last in found if last == metric]
@@ -224,7 +224,7 @@ def info_names(run: Run) -> list[str]:
 # --------------------------------------------------------------------------------------------------------------- page
 
 
-def thin(rows: list[Row], limit: int = TREE_BYTES) -> list[Row]:
+def thin(rows: list[Record], limit: int = TREE_BYTES) -> list[Record]:
     """Every n-th recorded step and the last one, with the smallest n that fits `limit` bytes of JSON."""
     sizes = [len(json.dumps(row)) for row in rows]
     steps = list(dict.fromkeys(row["step"] for row in rows))

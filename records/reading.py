@@ -9,15 +9,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-Row = dict[str, Any]
+Record = dict[str, Any]
 
 
-def read_object(path: Path, needs: Iterable[str] = ()) -> Row:
+def read_object(path: Path, needs: Iterable[str] = ()) -> Record:
     """A file that holds one JSON object. ValueError naming the file when it is damaged or lacks one of `needs`."""
     return _objects({str(path): _text(path)}, needs)[0]
 
 
-def read_rows(path: Path, needs: Iterable[str] = ()) -> list[Row]:
+def read_log(path: Path, needs: Iterable[str] = ()) -> list[Record]:
     """One JSON object a line; a missing file has none. A last line without its end is still being written: left out.
 
     ValueError naming file and line when one is damaged or lacks one of `needs`.
@@ -33,7 +33,7 @@ def _text(path: Path) -> str:
         raise ValueError(f"{path}: not UTF-8 text ({error})") from None
 
 
-def _objects(texts: dict[str, str], needs: Iterable[str]) -> list[Row]:
+def _objects(texts: dict[str, str], needs: Iterable[str]) -> list[Record]:
     """`texts` by the place that an error names."""
     rows = []
     for place, text in texts.items():

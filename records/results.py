@@ -17,15 +17,15 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from records.reading import read_rows
+from records.reading import read_log
 
 GROUPS = ("groups/trained", "groups/constant", "groups/singleton")
 METRICS = ("step", "samples", *GROUPS)  # of a step, that the table needs
 
 
 @dataclass(frozen=True)
-class Row:
-    """A line of the table: the start or the end of a training, or a team put together from checkpoints."""
+class Method:
+    """A row of the table: the start or the end of a training, or a team put together from checkpoints."""
 
     label: str
     training: str
@@ -43,18 +43,18 @@ def run_folder(folder: Path, training: str, seed: int) -> Path:
     return folder / f"{training}-seed{seed}"
 
 
-def play_path(folder: Path, row: Row, seed: int) -> Path:
+def play_path(folder: Path, row: Method, seed: int) -> Path:
     name = "".join(char if char.isalnum() else "_" for char in row.label)
     return folder / "plays" / f"{name}-seed{seed}.json"
 
 
 def learning_curve(run: Path) -> list[dict[str, Any]]:
     """Held-out evaluations so far, each step once: a run that was killed in its set-up wrote step 0 twice."""
-    rows = read_rows(run / "evaluations.jsonl", ("step", "success", "n"))
+    rows = read_log(run / "evaluations.jsonl", ("step", "success", "n"))
     return list({row["step"]: row for row in rows}.values())
 
 
-def collect(folder: Path, sections: Mapping[str, Sequence[Row]], seeds: Sequence[int], steps: int) -> dict[str, Any]:
+def collect(folder: Path, sections: Mapping[str, Sequence[Method]], seeds: Sequence[int], steps: int) -> dict[str, Any]:
     """Everything that table and figure show, as JSON: rows with the numbers of each seed, and where they come from.
 
     `sections`: rows of the table by heading; `steps`: of a finished run.
@@ -69,10 +69,10 @@ def collect(folder: Path, sections: Mapping[str, Sequence[Row]], seeds: Sequence
         for section, part in sections.items()
         for row in part
     ]
-    return {"steps": steps, "seeds": list(seeds), "rows": rows, "sessions": read_rows(folder / "sessions.jsonl")}
+    return {"steps": steps, "seeds": list(seeds), "rows": rows, "sessions": read_log(folder / "sessions.jsonl")}
 
 
-def numbers(row: Row, folder: Path, seeds: Sequence[int], steps: int) -> dict[str, Any]:
+def numbers(row: Method, folder: Path, seeds: Sequence[int], steps: int) -> dict[str, Any]:
     """The runs of a row, one for each seed that has got far enough to have a number."""
     found = []
     for seed in seeds:
@@ -85,7 +85,7 @@ def numbers(row: Row, folder: Path, seeds: Sequence[int], steps: int) -> dict[st
         elif curve and curve[-1][0] == 0:  # has only begun
             curve = []
         if curve:
-            metrics = [step for run in runs for step in read_rows(run / "metrics.jsonl", METRICS)]
+            metrics = [step for run in runs for step in read_log(run / "metrics.jsonl", METRICS)]
             if not metrics and not row.untrained:
                 raise ValueError(
                     f"{runs[0]} was evaluated after step 0, but its metrics.jsonl has no step: delete the run"

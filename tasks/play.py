@@ -31,9 +31,9 @@ def read_answer() -> str | None:
     return text or None
 
 
-def play(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Play the roles of a task by hand: read a prompt, write an answer, see what it is worth."""
-    parser = argparse.ArgumentParser(description=play.__doc__)
+    parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("task", choices=list(TASKS))
     parser.add_argument("--workflow", default="mas", help="mas, single or ensemble, as far as the task has it")
     parser.add_argument("--seed", type=int, default=0, help="which level or problem")
@@ -62,4 +62,4 @@ def play(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    play()
+    main()

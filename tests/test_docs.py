@@ -82,7 +82,7 @@ def help_of(main):
 def options():
     """All options of the commands."""
     commands = [import_module(path.stem).main for path in ROOT.glob("*.py") if "\ndef main(" in read(path)]
-    return OTHER_OPTIONS.union(*map(help_of, [*commands, play.play, estimate.main, fetch.main]))
+    return OTHER_OPTIONS.union(*map(help_of, [*commands, play.main, estimate.main, fetch.main]))
 
 
 # ----------------------------------------------------------------------------------------------------------- the tour

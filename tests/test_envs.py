@@ -1026,7 +1026,7 @@ def test_programs_run_in_the_real_sandbox():
 
 def played(arguments, text, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
-    play.play(arguments)
+    play.main(arguments)
     return capsys.readouterr().out
 
 
@@ -1068,7 +1068,7 @@ def test_math_and_code_are_played_from_a_file(tmp_path, monkeypatch, capsys):
     assert "Print 7." in out
     assert "team=1.00 local=1.00" in out
     with pytest.raises(SystemExit):
-        play.play(["math", "--data", str(tmp_path / "nowhere.jsonl")])
+        play.main(["math", "--data", str(tmp_path / "nowhere.jsonl")])
     assert "nowhere.jsonl" in capsys.readouterr().err
 
 
@@ -1085,6 +1085,6 @@ def test_the_command(task):
 def test_options_that_a_task_does_not_have_end_with_a_message(capsys):
     for arguments in (["sudoku", "--data", "x.jsonl"], ["sudoku", "--workflow", "ensemble"]):
         with pytest.raises(SystemExit) as error:
-            play.play(arguments)
+            play.main(arguments)
         assert error.value.code == 2
         assert arguments[1].strip("-") in capsys.readouterr().err

@@ -513,8 +513,8 @@ def test_one_command_trains_plays_and_writes_the_table(tmp_path, monkeypatch, ca
     run = str(folder / "per_role-seed5")
     assert latest_checkpoint(folder / "per_role-seed5").name == "step-000001"
     straight = {agent: (run, agent) for agent in ("tool_user", "planner")}
-    experiments.play(straight, str(tmp_path / "straight.json"), experiments.COMMON.split())
+    experiments.play_team(straight, str(tmp_path / "straight.json"), experiments.COMMON.split())
     assert json.loads((tmp_path / "straight.json").read_text()) == own[-1][1:], "as the run evaluated itself"
     crossed = {"tool_user": (run, "planner"), "planner": (run, "tool_user")}
-    experiments.play(crossed, str(tmp_path / "crossed.json"), experiments.COMMON.split())
+    experiments.play_team(crossed, str(tmp_path / "crossed.json"), experiments.COMMON.split())
     assert json.loads((tmp_path / "crossed.json").read_text()) == swapped[-1][1:]
