@@ -1,4 +1,4 @@
-"""Groups and advantages: the part of AT-GRPO that differs from GRPO. Standard library only.
+"""Groups and advantages: what is compared with what. Standard library only.
 
 GRPO compares K answers to one prompt. With several agents and turns, "one prompt" means: the same environment
 instance, the same turn, the same agent, and everything before it identical. Tree sampling makes such groups
@@ -31,10 +31,11 @@ class Sample:
     """One candidate response: what is trained, and what the update has to know about it.
 
     `prompt_ids`, `response_ids` are the token ids the engine saw and sampled (never re-tokenised text), `logprobs` the
-    engine's log-probability of each response token. `reward` is the mixed reward alpha * team + local; it is never
-    overwritten, the result of the comparison goes to `advantage`. `valid=False` marks a candidate that could not be
-    scored (infrastructure failure). `trajectory` numbers the chain a sample belongs to; None in a tree, where each
-    sample stands for itself. Raises ValueError when ids and log-probs differ in length or the response is empty.
+    engine's log-probability of each response token. `reward` is what is compared: in a tree the mixed reward
+    alpha * team + local, in chains the return of the trajectory. The result of the comparison goes to `advantage`.
+    `valid=False` marks a candidate that could not be scored (infrastructure failure). `trajectory` numbers the chain a
+    sample belongs to; None in a tree, where each sample stands for itself. Raises ValueError when ids and log-probs
+    differ in length or the response is empty.
     """
 
     key: GroupKey
@@ -43,7 +44,7 @@ class Sample:
     logprobs: list[float]
     reward: float
     advantage: float = 0.0  # set by `assign_advantages`
-    weight: float = 0.0  # of each of its tokens in the loss, set by `update.update`
+    weight: float = 0.0  # of each of its tokens in the loss, set in `update.update`
     valid: bool = True
     trajectory: int | None = None
     team: float = 0.0
@@ -93,8 +94,9 @@ def assign_advantages(groups: dict[Hashable, list[Sample]], normalize: str = "st
     """Set `.advantage` of every sample in place: A = (r - mean) / (std + EPS) over the group (paper, Eq. 1).
 
     std is the sample standard deviation (n - 1). `normalize="mean_only"` leaves the division out. Rewards are compared
-    once per trajectory (in a tree: once per sample), so a long trajectory weighs no more than a short one. Advantage is
-    exactly 0 for invalid samples, for groups with fewer than two rewards and for groups of equal rewards.
+    once per trajectory (in a tree: once per sample), so a long trajectory counts no more than a short one in mean and
+    std. Advantage is exactly 0 for invalid samples, for groups with fewer than two rewards and for groups of equal
+    rewards.
 
     Returns counts: groups, trained (groups with a non-zero advantage), constant, singleton, invalid (samples).
     Raises ValueError on a NaN or infinite reward, on two rewards inside one trajectory, on an unknown `normalize`.

@@ -3,7 +3,7 @@
     tree:   agent 1        agent 2        agent 1 ...      K candidates from one prompt, each scored on its own copy;
             o--+--o        o--+--o        o--+--o          the best one is committed: the next agent sees its result,
                |--o  ---->    |--o  ---->    |--o          all K are training samples of one group.
-               +--o           +--o           +--o          K*N*T generations an environment, never K^T.
+               +--o           +--o           +--o          K*N*T generations an environment, not K^(N*T).
 
     chains: K independent trajectories of one environment (plain GRPO): the same player with one candidate.
 
@@ -57,7 +57,7 @@ class Episode:
 
 @dataclass
 class Rollout:
-    """The result of a rollout. `samples` are in order of environment, turn, agent, candidate."""
+    """The result of a rollout. `samples` are in order of environment, (trajectory,) turn, agent, candidate."""
 
     episodes: list[Episode]
 
@@ -88,7 +88,7 @@ def rollout_tree(
     """
     rules = _Rules(encode, decode, max_turns, alpha, mix, seed, num_candidates)
     players = [_play(env, i, rules) for i, env in zip(_env_ids(envs, env_ids), envs, strict=True)]
-    return Rollout(drive(players, generate, num_candidates, pool, _in_order(envs)))
+    return Rollout(drive(players, generate, num_candidates, pool, _one_at_a_time(envs)))
 
 
 def rollout_chains(
@@ -116,7 +116,7 @@ def rollout_chains(
         for i, env in zip(_env_ids(envs, env_ids), envs, strict=True)
         for trajectory in range(num_candidates)
     ]
-    episodes = drive(players, generate, 1, pool, _in_order(envs))
+    episodes = drive(players, generate, 1, pool, _one_at_a_time(envs))
     for episode in episodes:
         for sample in episode.samples:
             sample.reward, sample.valid = episode.progress, episode.ended != "infra"
@@ -139,7 +139,7 @@ class _Rules:
     num_candidates: int
 
     def request_seed(self, env: int, turn: int, agent: int, trajectory: int | None) -> int:
-        """Candidate k of a tree uses this seed + k; the only candidate of trajectory k this seed."""
+        """Both samplings use the same K seeds: candidate k of a tree, and trajectory k of chains, has base + k."""
         return request_seed(self.seed, env, turn, agent, self.num_candidates) + (trajectory or 0)
 
 
@@ -157,8 +157,9 @@ def _play(env: Env, env_id: int, rules: _Rules, trajectory: int | None = None) -
     """Play one environment: yields the requests of a stage, is sent the candidates for each, returns the episode.
 
     A stage is one agent when agents act in order, and all of them when they are simultaneous: then every prompt is
-    built before anyone acts. Scoring and committing go agent by agent in either case: a later simultaneous agent did
-    not see what the earlier ones did, but is scored on a state in which they have acted.
+    built before anyone acts. Scoring and committing go agent by agent in either case: the candidates of the second of
+    two simultaneous agents are scored on copies of the state after the first one's committed answer, which the second
+    did not see. An answer that ends the environment leaves those of later agents unused.
     """
     episode = Episode(env_id, trajectory, env.solved, progress(env), "done" if env.done else "turns")
     for turn in range(0 if env.done else rules.max_turns):  # a level may start solved
@@ -187,7 +188,7 @@ def _play(env: Env, env_id: int, rules: _Rules, trajectory: int | None = None) -
                     return episode
                 best = max(scored, key=lambda branch: branch.sample.reward)  # commit it; ties: the first
                 best.sample.committed = True
-                env = best.env  # the next agent sees its effect
+                env = best.env  # the play goes on from here
                 episode.solved, episode.progress = env.solved, progress(env)
                 episode.actions.append(Action(turn, request.agent, messages, best.text, best.reward))
                 if env.done:
@@ -223,8 +224,8 @@ def _try(
     return _Branch(twin, sample, text, reward)
 
 
-def _in_order(envs: Sequence[Env]) -> bool:
-    """Whether agents act one after the other; simultaneous agents all have work in every round."""
+def _one_at_a_time(envs: Sequence[Env]) -> bool:
+    """A hint for the scheduler: whether only one agent of an environment has a request at a time."""
     return not any(env.simultaneous for env in envs)
 
 
@@ -267,7 +268,7 @@ def evaluate(
     pool: Executor | None = None,
     gather: Callable[[Rollout], Rollout] = lambda result: result,
 ) -> Evaluation:
-    """`samples` chains for every environment, no tree: what the team does by itself. Greedy if the engine is.
+    """`samples` chains for every environment: no candidate is chosen by its reward. Greedy at temperature 0.
 
     `gather` turns this process's result into that of all processes. The standard error is over environments: the
     spread of their pass rates / sqrt(n). A chain that could not be scored is left out. Raises RuntimeError when none

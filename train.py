@@ -4,7 +4,7 @@ What differs from GRPO on a single prompt:
 1. An environment is played by several agents over several turns; every action is one whole response.
 2. Tree sampling: at each agent and turn, K candidates answer one prompt, each is scored on its own copy of the state.
 3. A group is (environment instance, turn, agent); advantages compare those K candidates and nobody else.
-4. The best candidate is committed: the next agent sees its effect. All K are trained on, and cost K*N*T, never K^T.
+4. The best candidate is committed: the next agent sees its effect. All K are trained on: K*N*T, not K^(N*T).
 5. The reward is alpha * team + local, and every policy is trained on the samples of its own agents.
 
     python train.py                                                      AT-GRPO, two agents, minutes on a laptop
@@ -33,7 +33,8 @@ from update import update
 def train(run: Run) -> None:
     """The whole of AT-GRPO, on any number of ranks."""
     config, objective, team, task, log = run.config, run.objective, run.team, run.task, run.log
-    rollout, group_key = METHODS[config.sampling, config.grouping, config.reward]  # rollout_tree, agent_turn_key
+    # By default rollout_tree and agent_turn_key; plain GRPO is rollout_chains and trajectory_key.
+    rollout, group_key = METHODS[config.sampling, config.grouping, config.reward]
     for step in log.progress(run.start):
         clock = Clock(team.seconds)
         team.set_lr(learning_rate(config, step))
@@ -54,7 +55,7 @@ def train(run: Run) -> None:
                 env_ids=ids,
                 pool=run.pool,
             )
-            team.rest()
+            team.rest()  # engines that can sleep leave the GPU to the update
 
         # Compare inside each group (environment, turn, agent). A group lies on the rank that sampled it, so this comes
         # before the samples travel to the ranks that train on them.

@@ -1,6 +1,7 @@
 """The update: from advantages to new weights (Algorithm 1, last lines). Read `update` from top to bottom.
 
-Shapes: N response tokens of a pack (`model/packing.py`).
+A pack is several samples laid end to end for one forward pass (`model/packing.py`).
+Shapes: N response tokens of a pack.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from distributed.shard import full, sum_over
 from grouping import Sample
 from model.attention import packed
-from model.packing import Pack, cut_batch
+from model.packing import Pack, deal, pack_minibatch
 from model.policy import Policy
 
 
@@ -55,7 +55,7 @@ def update(
     """Train one policy on its batch B_m (Algorithm 1, last lines): `epochs` x `minibatches` optimizer steps.
 
     A minibatch is a part of the batch for one optimizer step: the prompts are dealt out at random, and all answers to a
-    prompt come along (`cut_batch`). It goes through the model as packs, whose number changes memory and not the result.
+    prompt come along. It goes through the model as packs, whose number changes memory and not the result.
     Every rank of the policy gets the same samples and computes its share of each minibatch, so a step does not depend
     on the number of ranks. Samples with advantage 0 add nothing to the gradient and are not packed, but their tokens
     count in the loss's denominator. Returns metrics averaged over response tokens. Raises FloatingPointError on a
@@ -64,17 +64,19 @@ def update(
     samples = [sample for sample in samples if sample.valid]
     if not samples:  # none of the policy's agents got to act
         return {}
-    weigh = partial(loss_weights, loss=config.loss, max_response_tokens=config.max_response_tokens)
-    minibatches = cut_batch(
-        samples, weigh, config.minibatches, config.micro_batch_tokens, policy.rank, policy.ranks, seed, policy.device
-    )
+    minibatches: list[list[Pack]] = []
+    for part in deal(samples, config.minibatches, seed):
+        for sample, weight in zip(part, loss_weights(part, config.loss, config.max_response_tokens), strict=True):
+            sample.weight = weight  # of each of its tokens in the loss of this minibatch
+        minibatches.append(pack_minibatch(part, config.micro_batch_tokens, policy.rank, policy.ranks, policy.device))
     totals: Counter[str] = Counter()  # over the tokens of all optimizer steps
     with packed(policy.model):
+        # The old log-probs are those before any step. The first minibatch needs no extra pass: its step starts there.
         for pack in (pack for minibatch in minibatches[1:] for pack in minibatch):
-            with torch.no_grad():  # the first minibatch gets them from its own step, which starts at the old weights
+            with torch.no_grad():
                 pack.old = policy.logprobs(pack, config.temperature)[0]  # (N,)
         for _ in range(config.epochs):
-            for minibatch in filter(None, minibatches):  # without a gradient there is no step
+            for minibatch in filter(None, minibatches):  # an empty one has advantages of 0 only: no step
                 _optimizer_step(policy, minibatch, config, totals)
     steps = totals["optimizer_steps"]
     if not steps:
@@ -96,10 +98,10 @@ def _optimizer_step(policy: Policy, packs: Sequence[Pack], config: UpdateConfig,
         if pack.old is None:
             pack.old = logprobs.detach()
         loss, info = policy_loss(logprobs, pack.old, pack.engine, pack.advantage, pack.weight, config)
-        (loss * policy.ranks).backward()  # FSDP averages gradients over ranks, but the objective is a sum
+        (loss * policy.ranks).backward()  # FSDP averages over ranks; times ranks makes it the sum that we want
         info |= {"loss": loss.detach(), "entropy": entropy.sum(), "tokens": torch.tensor(len(pack.target))}
-        trained = (pack.weight[0] > 0).float()  # () 0 for a pack that keeps an idle rank in step
-        sums.append({name: value * trained for name, value in info.items()})
+        real = (pack.weight[0] > 0).float()  # () 0 for a pack that only keeps an idle rank in step
+        sums.append({name: value * real for name, value in info.items()})
     grad_norm = float(full(nn.utils.clip_grad_norm_(policy.model.parameters(), config.grad_clip)))
     if not np.isfinite(grad_norm):
         raise FloatingPointError(

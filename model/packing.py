@@ -7,14 +7,14 @@ All K candidates of a group share their prompt, so the prompt goes through the m
 in which every response attends to its own prompt and to itself, at the positions it would have alone. The result equals
 one forward pass for each sequence (tests pin 1e-5) with a fraction of the tokens: P + K*R instead of K*(P + R).
 
-`cut_batch` is the only place where a batch is cut: into minibatches, shares of the ranks, and packs.
+A batch is cut here and nowhere else: `deal` makes minibatches, `pack_minibatch` shares of the ranks and packs.
 
 Shapes: T tokens of a pack, N response tokens with a log-prob.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,40 +45,27 @@ class Pack:
         return len(self.ids)
 
 
-def cut_batch(
-    samples: Sequence[Sample],
-    weigh: Callable[[Sequence[Sample]], list[float]],
-    minibatches: int,
-    budget: int,
-    rank: int = 0,
-    ranks: int = 1,
-    seed: Sequence[int] = (0,),
-    device: torch.device | str = "cpu",
-) -> list[list[Pack]]:
-    """Cut a policy's batch into the packs of one of its ranks: a list for each minibatch, one optimizer step each.
-
-    batch -> minibatches: prompts are dealt out at random, answers to one prompt stay together
-    minibatch -> weights: `weigh` gives each sample its weight in the loss, before anything is left out
-    minibatch -> ranks:   groups without an advantage have no gradient and are left out; the rest is balanced by cost
-    rank -> packs:        at most `budget` tokens in one forward pass
-
-    Minibatches do not depend on the number of ranks. Every rank gets the same number of packs: a forward pass of a
-    sharded model needs all ranks.
-    """
+def deal(samples: Sequence[Sample], minibatches: int, seed: Sequence[int] = (0,)) -> list[list[Sample]]:
+    """A batch in so many parts, at random; answers to one prompt stay together. No part is empty."""
     groups = by_prompt(samples)
     order = np.random.default_rng([*seed, 2]).permutation(len(groups))
-    cut = []
-    for part in np.array_split(order, min(minibatches, len(groups))):
-        chosen = [groups[i] for i in part]
-        members = [sample for group in chosen for sample in group]
-        for sample, weight in zip(members, weigh(members), strict=True):
-            sample.weight = weight
-        trained = [kept for group in chosen if (kept := [sample for sample in group if sample.advantage])]
-        shares = [micro_batches(share, budget) for share in balance(trained, ranks)]
-        idle = [[Sample(GroupKey(0, 0, ""), [0], [0], [0.0], reward=0.0)]]  # of weight 0
-        mine = shares[rank] + [idle] * (max(map(len, shares)) - len(shares[rank]))
-        cut.append([pack_samples(groups_of_pack, device) for groups_of_pack in mine])
-    return cut
+    parts = np.array_split(order, min(minibatches, len(groups)))
+    return [[sample for i in part for sample in groups[i]] for part in parts]
+
+
+def pack_minibatch(
+    samples: Sequence[Sample], budget: int, rank: int = 0, ranks: int = 1, device: torch.device | str = "cpu"
+) -> list[Pack]:
+    """The packs of one minibatch that this rank computes, at most `budget` tokens in one forward pass.
+
+    Groups without an advantage have no gradient and are left out; the rest is balanced over the ranks by cost. Every
+    rank gets the same number of packs, because a sharded model takes all ranks for every forward pass.
+    """
+    trained = [kept for group in by_prompt(samples) if (kept := [sample for sample in group if sample.advantage])]
+    shares = [micro_batches(share, budget) for share in balance(trained, ranks)]
+    idle = [[Sample(GroupKey(0, 0, ""), [0], [0], [0.0], reward=0.0)]]  # of weight 0
+    mine = shares[rank] + [idle] * (max(map(len, shares)) - len(shares[rank]))
+    return [pack_samples(groups, device) for groups in mine]
 
 
 def by_prompt(samples: Sequence[Sample]) -> list[Group]:
