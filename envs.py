@@ -111,13 +111,18 @@ TASKS = {  # task: "module:class", imported when it is asked for
 }
 
 
-def make_env(task: str, workflow: str = "mas", **options: Any) -> Env:
-    """Build an environment (call `reset(seed=)` before use). ValueError on an unknown task, workflow or option."""
+def task_class(task: str) -> Any:
+    """The class of a task. ValueError on an unknown one."""
     if task not in TASKS:
         raise ValueError(f"unknown task {task!r}: choose one of {', '.join(TASKS)}")
     module, name = TASKS[task].split(":")
-    task_class = getattr(importlib.import_module(module), name)
+    return getattr(importlib.import_module(module), name)
+
+
+def make_env(task: str, workflow: str = "mas", **options: Any) -> Env:
+    """Build an environment (call `reset(seed=)` before use). ValueError on an unknown task, workflow or option."""
+    make = task_class(task)
     try:
-        return task_class(workflow=workflow, **options)
+        return make(workflow=workflow, **options)
     except TypeError as error:  # an option this task does not have
         raise ValueError(f"task {task!r}: {error}") from None

@@ -78,16 +78,18 @@ def alarms(row: dict[str, Any], policies: list[str]) -> list[str]:
 
 
 def step_line(row: dict[str, Any], steps: int, agents: tuple[str, ...], policies: list[str], seconds: float) -> str:
-    """The line a person reads while waiting."""
+    """The line a person reads while waiting: at most 80 columns, so without names."""
 
-    def number(name: str) -> str:
-        return f"{row[name]:.2f}" if name in row else "-"  # "-": nothing was scored, or nothing was trained
+    def numbers(names: list[str]) -> str:
+        found = [row[name] for name in names if name in row]
+        if len(names) > 3 and found:
+            return f"{min(found):.2f}..{max(found):.2f}"
+        return "/".join(f"{row[name]:.2f}" if name in row else "-" for name in names)  # not scored, or not trained
 
-    rewards = " ".join(f"{agent} {number(f'{agent}/reward')}" for agent in agents)
-    entropy = "/".join(number(f"{name}/entropy") for name in policies)
     return (
-        f"step {row['step'] + 1}/{steps}  solved {row['solved']:.2f}  reward {rewards}  "
-        f"dead groups {row['groups/dead_share']:.0%}  entropy {entropy}  turns {row['turns']:.1f}  {seconds:.1f} s"
+        f"step {row['step'] + 1}/{steps} solved {row['solved']:.2f} reward {numbers([f'{a}/reward' for a in agents])} "
+        f"dead {row['groups/dead_share']:.0%} entropy {numbers([f'{p}/entropy' for p in policies])} "
+        f"turns {row['turns']:.1f} {seconds:.1f} s"
     )
 
 
