@@ -26,10 +26,13 @@ from sampling.team import Team
 from tasks.from_options import HELD_OUT, Task
 
 
-def load_team(source: str, eval_data: str, engine: Sequence[str], options: Sequence[str]) -> tuple[Config, Task, Team]:
+def load_team(
+    source: str, eval_data: str, engine: Sequence[str], options: Sequence[str]
+) -> tuple[str, Config, Task, Team]:
     """The team of a run folder (its own options; `options` must be empty) or one model that plays every agent.
 
-    `engine` are options of the engine, which replace a run's own. All ranks call it.
+    `engine` are options of the engine, which replace a run's own. All ranks call it. The name is that of the checkpoint
+    or the model.
     """
     run, checkpoint = Path(source), None
     if any((run / name).exists() for name in ("checkpoints", "metrics.jsonl", "evaluations.jsonl")):
@@ -49,10 +52,10 @@ def load_team(source: str, eval_data: str, engine: Sequence[str], options: Seque
     world = start(config.device)
     if checkpoint:
         read_state(checkpoint, world, training=False)
-        say(world, f"{checkpoint.name} of {run}")
     load = (lambda name: load_model(str(checkpoint / name))) if checkpoint else first_model(config, task, world)
     try:
-        return config, task, make_team(config, task.held_out.agents, world, load)
+        name = checkpoint.name if checkpoint else source
+        return name, config, task, make_team(config, task.held_out.agents, world, load)
     except ValueError as error:
         hint = "" if run.exists() else nearest_run(run)
         raise ValueError(f"{error}{hint}") from None
@@ -65,7 +68,12 @@ def report(result: Evaluation) -> str:
     return f"turns used {result.turns:.2f}; episodes ended by {dict(ended)}\nreadable answers: {formats}\n{result}"
 
 
-RANGES = {"envs": (0, 2**20), "samples": (1, 2**12), "temperature": (0, 100), "top_p": (1e-6, 1)}
+RANGES: dict[str, tuple[float, float]] = {
+    "envs": (0, 2**20),
+    "samples": (1, 2**12),
+    "temperature": (0, 100),
+    "top_p": (1e-6, 1),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -93,11 +101,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         if arguments.temperature == 0 and (arguments.samples > 1 or arguments.top_p < 1):
             option = f"--samples {arguments.samples}" if arguments.samples > 1 else f"--top-p {arguments.top_p}"
             raise ValueError(f"{option} needs --temperature above 0: greedy chains are all the same")
-        config, task, team = load_team(arguments.source, arguments.eval_data, engine, options)
+        name, config, task, team = load_team(arguments.source, arguments.eval_data, engine, options)
         config = replace(config, eval_envs=arguments.envs)
         pool, summary = scoring_pool(config, task), team.describe()
         result = held_out(config, team, task, pool, arguments.samples, arguments.temperature, arguments.top_p)
-        say(team.world, f"{config.task} ({config.workflow}): {summary}\n{report(result)}")
+        say(team.world, f"{config.task} ({config.workflow}), {name}: {summary}\n{report(result)}")
         team.world.close()
     except (ValueError, OSError, ImportError) as error:
         sys.exit(f"evaluate.py: error: {error}")
