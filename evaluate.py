@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import torch.distributed as dist
+
 from distributed.world import start
 from model.loading import load_model
 from options import Config, check_ranges, parse, read_config
@@ -108,6 +110,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         say(team.world, f"{config.task} ({config.workflow}), {name}: {summary}\n{report(result)}")
         team.world.close()
     except (ValueError, OSError, ImportError) as error:
+        if dist.is_initialized():
+            dist.destroy_process_group()
         sys.exit(f"evaluate.py: error: {error}")
     except KeyboardInterrupt:
         sys.exit(130)

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import torch.distributed as dist
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from distributed.exchange import gather_episodes
@@ -83,21 +84,26 @@ def started(argv: Sequence[str] | None) -> Iterator[Run]:
     command that goes on, and exit code 130 or 143.
     """
     folder = ""
-    with Stop() as stop, ExitStack() as lock:
+    with ExitStack() as held:
         try:
             try:
                 config, objective = parse(argv)
                 world = start(config.device)
+                stop = held.enter_context(Stop())
                 config.output_dir = folder = world.gather(config.output_dir)[0]  # its default holds the time of day
                 check_run_folder(config, objective)
-                on_main(world, lambda: lock.enter_context(locked(Path(folder))))
+                on_main(world, lambda: held.enter_context(locked(Path(folder))))
                 run = set_up(config, objective, world, stop)
             except (ValueError, OSError, ImportError) as error:
+                if dist.is_initialized():
+                    dist.destroy_process_group()
                 sys.exit(f"train.py: error: {error}")
             yield run
         except Stopped as stopped:
             if speaks():
                 print(how_to_go_on(argv, folder), flush=True)
+            if dist.is_initialized():  # the other ranks may wait in the middle of anything: nobody can close the job
+                os._exit(128 + stopped.number)
             sys.exit(128 + stopped.number)
 
 

@@ -21,7 +21,7 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, se
 from distributed.world import World
 from model.policy import Policy
 from records.folder import read_sealed, sha256, to_disk, write_sealed, write_text
+from records.values import fits
 
 LOGS = ("metrics.jsonl", "timing.jsonl", "trees.jsonl", "evaluations.jsonl")
 
@@ -199,21 +200,25 @@ def load_optimizers(checkpoint: Path, policies: Mapping[str, Policy]) -> dict[st
 # ----------------------------------------------------------------------------------------------------------------- logs
 
 
-def cut_log(path: Path, step: int) -> None:
+def cut_log(path: Path, step: int, numbers: Sequence[str] = ()) -> None:
     """Drop the rows that were written after the checkpoint of `step`, and half a row: they will be written again.
 
-    ValueError naming the line that is no row.
+    ValueError naming a line that is no row of a step, in order and with these `numbers`.
     """
     if not path.exists():
         return
-    kept = []
+    kept, last = [], 0
     for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1], 1):
         try:
             row = json.loads(line)
-            if row["step"] < step:
-                kept.append(line + "\n")
+            whole = fits(row["step"], int) and row["step"] >= last and all(fits(row[name], float) for name in numbers)
         except (ValueError, TypeError, KeyError, RecursionError):
-            raise ValueError(f"{path}, line {number}: not the row of a step") from None
+            whole = False
+        if not whole:
+            raise ValueError(f"{path}, line {number}: not the row of a step")
+        last = row["step"]
+        if last < step:
+            kept.append(line + "\n")
     write_text(path, "".join(kept))
 
 

@@ -76,7 +76,8 @@ class Log:
         def cut() -> None:
             for name in ("metrics.jsonl", "timing.jsonl", "trees.jsonl"):
                 cut_log(self.run / name, step)
-            cut_log(self.run / "evaluations.jsonl", min(step + 1, self.steps))  # only the last one is made again
+            only_the_last_is_made_again = min(step + 1, self.steps)
+            cut_log(self.run / "evaluations.jsonl", only_the_last_is_made_again, ("success", "se", "n", "turns"))
 
         on_main(self.world, cut)
 
