@@ -20,7 +20,11 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from records.folder import read_sealed
+from records.values import fits, nearest_run
+
 Row = dict[str, Any]
+KINDS = {"groups/per_turn": list, "formats": dict, "messages": list, "episodes": list}  # anything else is a number
 TREE_BYTES = 8_000_000  # of recorded trees in one page: more of them take a browser longer than a reader waits
 
 
@@ -47,11 +51,12 @@ class Run:
 def read_run(folder: Path) -> Run:
     """Raises ValueError when the folder holds no run, no step was finished yet, or a line is not JSON."""
     if not (folder / "config.json").is_file():
-        raise ValueError(f"{folder} holds no run (no config.json): give the --output-dir of train.py")
+        hint = nearest_run(folder)
+        raise ValueError(f"{folder} holds no run (no config.json): give the --output-dir of train.py{hint}")
     metrics = read_rows(folder / "metrics.jsonl")
     if not metrics:
         raise ValueError(f"{folder / 'metrics.jsonl'} has no finished step yet: wait for the first one")
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config = read_sealed(folder / "config.json")
     logs = (read_rows(folder / f"{name}.jsonl") for name in ("evaluations", "timing", "trees"))
     return Run(folder.resolve().name, config, metrics, *logs)
 
@@ -61,11 +66,15 @@ def read_rows(path: Path) -> list[Row]:
     if not path.exists():
         return []
     rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], 1):
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1], 1):
         try:
-            rows.append(json.loads(line))
-        except ValueError as error:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}, line {number}: not JSON ({error})") from None
+        numbers = isinstance(row, dict) and all(isinstance(row[k], KINDS.get(k, (int, float))) for k in row)
+        if not numbers or not fits(row.get("step"), int):
+            raise ValueError(f"{path}, line {number}: not the row of a step")
+        rows.append(row)
     return rows
 
 
