@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
 from distributed.world import World
@@ -190,8 +191,8 @@ def load_optimizers(checkpoint: Path, policies: Mapping[str, Policy]) -> dict[st
         folder = checkpoint / name / "optimizer"
         try:
             state = _optimizer_io(dcp.load, policy, folder)
-        except Exception as error:  # what torch raises on a damaged file is anything
-            reason = " ".join(str(error).split())[-200:]
+        except (Exception, CheckpointException) as error:  # what torch raises on a damaged file is anything
+            reason = str(error).strip().splitlines()[-1][:200]
             raise ValueError(f"{folder}: cannot be read ({type(error).__name__}: {reason})") from None
         set_optimizer_state_dict(policy.root, policy.optimizer, state)
     return _state(checkpoint)
