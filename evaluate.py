@@ -8,40 +8,59 @@ python evaluate.py HUB_ID_OR_FOLDER --task sudoku --workflow single      any cha
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import torch.distributed as dist
+
 from distributed.world import start
 from model.loading import load_model
-from options import Config, default_device, parse
+from options import Config, check_ranges, parse, read_config
 from prepare import first_model, held_out, make_team, scoring_pool, task_of
-from records.checkpoint import latest_checkpoint
+from records.checkpoint import latest_checkpoint, read_state
+from records.log import say
+from records.reading import nearest_folder
 from rollout import Evaluation
 from sampling.team import Team
-from tasks.from_options import Task
+from tasks.from_options import HELD_OUT, Task
 
 
-def load_team(source: str, eval_data: str, options: Sequence[str]) -> tuple[Config, Task, Team]:
-    """The team of a run folder (its own options; `options` must be empty) or one model that plays every agent."""
+def load_team(
+    source: str, eval_data: str, engine: Sequence[str], options: Sequence[str]
+) -> tuple[str, Config, Task, Team]:
+    """The team of a run folder (its own options; `options` must be empty) or one model that plays every agent.
+
+    `engine` are options of the engine, which replace a run's own. All ranks call it. The name is that of the checkpoint
+    or the model.
+    """
     run, checkpoint = Path(source), None
-    if (run / "config.json").is_file() and (run / "checkpoints").is_dir():
+    if any((run / name).exists() for name in ("checkpoints", "metrics.jsonl", "evaluations.jsonl")):
         if options:
             raise ValueError(f"{source} is a run and keeps the options it was trained with; remove {' '.join(options)}")
-        saved = json.loads((run / "config.json").read_text(encoding="utf-8"))
+        saved, (given, _) = read_config(run), parse(engine)
+        for option in engine:
+            name = option.split("=")[0].strip("-").replace("-", "_")
+            saved[name] = getattr(given, name)
         del saved["update"]  # options of the update alone
         checkpoint = latest_checkpoint(run)
-        config = replace(Config(**saved), device=default_device(), placement=[])
+        config = replace(Config(**saved), device=given.device, placement=[])
         config.eval_data = eval_data or config.eval_data
     else:
-        config, _ = parse(["--model", source, "--eval-data", eval_data, *options])
+        config, _ = parse(["--model", source, "--eval-data", eval_data, *engine, *options])
     task = task_of(config, training=False)
     world = start(config.device)
+    if checkpoint:
+        read_state(checkpoint, world, training=False)
     load = (lambda name: load_model(str(checkpoint / name))) if checkpoint else first_model(config, task, world)
-    return config, task, make_team(config, task.held_out.agents, world, load)
+    try:
+        name = checkpoint.name if checkpoint else source
+        return name, config, task, make_team(config, task.held_out.agents, world, load)
+    except ValueError as error:
+        hint = "" if run.exists() else nearest_folder(run, "config.json")
+        raise ValueError(f"{error}{hint}") from None
 
 
 def report(result: Evaluation) -> str:
@@ -51,28 +70,51 @@ def report(result: Evaluation) -> str:
     return f"turns used {result.turns:.2f}; episodes ended by {dict(ended)}\nreadable answers: {formats}\n{result}"
 
 
+RANGES: dict[str, tuple[float, float]] = {
+    "envs": (0, 2**20),
+    "samples": (1, 2**12),
+    "temperature": (0, 100),
+    "top_p": (1e-6, 1),
+}
+
+
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("source", metavar="RUN_OR_MODEL")
     parser.add_argument("--eval-data", default="", metavar="FILE", help="held-out problems (a run: instead of its own)")
-    parser.add_argument("--envs", type=int, default=200, help="held-out environments (default 200)")
-    parser.add_argument("--samples", type=int, default=1, help="chains an environment (default 1)")
-    parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
+    parser.add_argument(
+        "--envs", type=int, default=0, metavar="N",
+        help=f"held-out environments (default 0: all problems of a data set, {HELD_OUT} levels of a board)",
+    )  # fmt: skip
+    parser.add_argument("--samples", type=int, default=1, metavar="N", help="chains an environment (default 1)")
+    parser.add_argument("--temperature", type=float, default=0.0, metavar="X", help="0 is greedy (default)")
+    parser.add_argument(
+        "--top-p", type=float, default=1.0, metavar="X", help="sample from the likeliest tokens only (default 1: all)"
+    )
+    parser.add_argument("--engine", metavar="NAME", help="transformers or vllm (a run: instead of its own)")
+    parser.add_argument("--engine-memory", metavar="X", help="vllm: share of the GPU's memory (a run: the same)")
     arguments, options = parser.parse_known_args(argv)
+    engine = [f"--engine={arguments.engine}"] if arguments.engine else []
+    engine += [f"--engine-memory={arguments.engine_memory}"] if arguments.engine_memory else []
     try:
-        if arguments.samples > 1 and arguments.temperature == 0:
-            raise ValueError(
-                f"--samples {arguments.samples} needs --temperature above 0: greedy chains are all the same"
-            )
-        config, task, team = load_team(arguments.source, arguments.eval_data, options)
+        check_ranges({name: getattr(arguments, name) for name in RANGES}, RANGES)
+        if arguments.temperature == 0 and (arguments.samples > 1 or arguments.top_p < 1):
+            option = f"--samples {arguments.samples}" if arguments.samples > 1 else f"--top-p {arguments.top_p}"
+            raise ValueError(f"{option} needs --temperature above 0: greedy chains are all the same")
+        name, config, task, team = load_team(arguments.source, arguments.eval_data, engine, options)
         config = replace(config, eval_envs=arguments.envs)
         pool, summary = scoring_pool(config, task), team.describe()
-        result = held_out(config, team, task, pool, arguments.samples, arguments.temperature)
-        if team.world.main:
-            print(f"{config.task} ({config.workflow}): {summary}\n{report(result)}")
+        result = held_out(config, team, task, pool, arguments.samples, arguments.temperature, arguments.top_p)
+        say(team.world, f"{config.task} ({config.workflow}), {name}: {summary}\n{report(result)}")
         team.world.close()
     except (ValueError, OSError, ImportError) as error:
+        if dist.is_initialized():
+            dist.destroy_process_group()
         sys.exit(f"evaluate.py: error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -6,10 +6,7 @@ A dataclass is a group of `--help`; the text below a field is its line there.
 from __future__ import annotations
 
 import ast
-import difflib
 import inspect
-import json
-import math
 import re
 import time
 from argparse import ArgumentParser, HelpFormatter
@@ -23,6 +20,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import torch
 
 from envs import TASKS
+from records.folder import read_sealed
+from records.reading import nearest_folder
+from records.values import fits, in_words, nearest
 from sampling.ablations import METHODS
 from update import UpdateConfig
 
@@ -44,7 +44,7 @@ def by_model() -> Any:
 @dataclass
 class TaskOptions:
     task: str = "plan_path"
-    """plan_path, sokoban, sudoku, math or code"""
+    """plan_path, sokoban, sudoku, math, code, or file.py:Class"""
     workflow: str = "mas"
     """mas (several agents), single, or ensemble (math)"""
     env_options: list[str] = field(default_factory=list, metadata={"metavar": "KEY=VALUE"})
@@ -220,10 +220,16 @@ def parse(argv: Sequence[str] | None = None) -> tuple[Config, UpdateConfig]:
         if values[name] is None:
             values[name] = for_tiny if arguments.model == "tiny" else for_others
     check_ranges(values)
+    if arguments.steps * arguments.envs_per_step > LEVELS:
+        raise ValueError(
+            f"--steps {arguments.steps} --envs-per-step {arguments.envs_per_step}: a seed has {LEVELS} training levels"
+        )
     config = Config(**{option.name: values[option.name] for option in fields(Config)})
     objective = UpdateConfig(**{name: value for name, value in values.items() if name in asdict(UpdateConfig())})
-    if config.task not in TASKS:
-        raise ValueError(f"--task {config.task}: choose one of {', '.join(TASKS)}{nearest(config.task, list(TASKS))}")
+    if config.task not in TASKS and ":" not in config.task:  # a class is looked up later
+        raise ValueError(
+            f"--task {config.task}{nearest(config.task, list(TASKS))}: choose one of {', '.join(TASKS)}, or file.py:Class"
+        )
     if (config.sampling, config.grouping, config.reward) not in METHODS:
         raise ValueError(
             f"--sampling {config.sampling} --grouping {config.grouping} --reward {config.reward}: a tree has agent- "
@@ -234,39 +240,43 @@ def parse(argv: Sequence[str] | None = None) -> tuple[Config, UpdateConfig]:
     if config.resume and not config.output_dir:
         raise ValueError("--resume needs --output-dir, the folder of the run to go on with")
     if not config.output_dir:
-        config.output_dir = f"runs/{config.task}-{time.strftime('%Y%m%d-%H%M%S')}"
+        config.output_dir = f"runs/{re.sub(r'[^A-Za-z0-9_]+', '-', config.task)}-{time.strftime('%Y%m%d-%H%M%S')}"
     config.device = config.device or default_device()
     if config.device not in ("cpu", "cuda"):
         raise ValueError(f"--device {config.device}: cpu or cuda (CUDA_VISIBLE_DEVICES says which GPUs)")
     return config, objective
 
 
-def nearest(word: str, known: Sequence[str]) -> str:
-    """The hint at the end of an error about a word that does not exist."""
-    found = difflib.get_close_matches(word, known, 1)
-    return f" (did you mean {found[0]}?)" if found else ""
+LEVELS = 2**24  # training levels of one seed: those of the next one follow (prepare.training_seed)
+RANGES: dict[str, tuple[float, float]] = {  # the least and the most that makes sense
+    **dict.fromkeys(("max_turns", "epochs", "minibatches"), (1, 2**12)),
+    **dict.fromkeys(("steps", "envs_per_step", "eval_envs", "max_response_tokens"), (1, 2**20)),
+    **dict.fromkeys(("keep", "micro_batch_tokens"), (1, 2**30)),
+    "num_candidates": (2, 2**12),  # two, to have something to compare
+    "seed": (0, 2**16 - 1),  # so that no training level is a held-out one
+    "lr": (1e-30, 1),
+    "clip": (1e-30, 100),
+    "temperature": (0.01, 100),
+    "lr_final": (0, 1),
+    "adam_beta2": (0, 1 - 1e-9),
+    "adam_eps": (1e-30, 1),
+    "engine_memory": (0.01, 0.99),
+}
+OTHERS = (0, 2**24)
 
 
-def check_ranges(options: dict[str, Any]) -> None:
+def check_ranges(options: dict[str, Any], ranges: dict[str, tuple[float, float]] = RANGES) -> None:
     """ValueError naming the first option whose number is out of range."""
-    one = ("max_turns", "envs_per_step", "steps", "eval_envs", "max_response_tokens", "keep")
-    least: dict[str, float] = dict.fromkeys((*one, "minibatches", "epochs", "micro_batch_tokens"), 1)
-    least |= dict.fromkeys(("warm_start", "lr_warmup", "report_every", "save_every", "trees", "alpha", "lr_final"), 0)
-    least["num_candidates"] = 2  # to have something to compare
     for name, value in options.items():
-        option = f"--{name.replace('_', '-')} {value}"
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{option}: a finite number is needed")
-        if name in least and value < least[name]:
-            raise ValueError(f"{option}: at least {least[name]:g}")
-        if name in ("lr", "temperature", "clip", "adam_eps") and value <= 0:
-            raise ValueError(f"{option}: more than 0")
-    if not 0 <= options["adam_beta2"] < 1:
-        raise ValueError(f"--adam-beta2 {options['adam_beta2']}: 0 or more, and less than 1")
-    if not 0 < options["engine_memory"] < 1:
-        raise ValueError(f"--engine-memory {options['engine_memory']}: a share of the GPU, between 0 and 1")
-    if not 0 <= options["seed"] < 2**16:
-        raise ValueError(f"--seed {options['seed']}: 0 to {2**16 - 1}, so that no training level is a held-out one")
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            least, most = ranges.get(name, OTHERS)
+            if not least <= value <= most:  # also when it is not a number
+                raise ValueError(f"--{name.replace('_', '-')} {shown(value)}: {least:.10g} to {most:.10g}")
+
+
+def shown(value: float) -> str:
+    """A number as it was given; one of thousands of digits by its length."""
+    return str(value) if not isinstance(value, int) or abs(value) < 10**30 else f"({value.bit_length()} bits)"
 
 
 def default_device() -> str:
@@ -288,14 +298,38 @@ def check_run_folder(config: Config, objective: UpdateConfig) -> None:
         saved.parent.mkdir(parents=True, exist_ok=True)
         return
     if not saved.exists():
-        raise ValueError(f"--resume: {config.output_dir} holds no run (no config.json)")
-    old = json.loads(saved.read_text(encoding="utf-8"))
+        hint = nearest_folder(saved.parent, "config.json")
+        raise ValueError(f"--resume: {config.output_dir} holds no run (no config.json){hint}")
+    old = read_config(saved.parent)
     same = replace(config, **{name: old[name] for name in ("steps", "resume", "output_dir", "device", "placement")})
     now, then = ({**options.pop("update"), **options} for options in (all_options(same, objective), old))
     for name, value in now.items():
         if then.get(name) != value:
             option = "--" + name.replace("_", "-")
             raise ValueError(f"--resume: the run was started with {option} {then.get(name)!r}, not {value!r}")
+
+
+def read_config(run: Path) -> dict[str, Any]:
+    """`all_options` of a run folder. ValueError naming its config.json, and an option that does not belong there."""
+    path, known = run / "config.json", all_options(Config(), UpdateConfig())
+    values = read_sealed(path)
+    for found, wanted, cls in ((values, known, Config), (values.get("update"), known["update"], UpdateConfig)):
+        if not isinstance(found, dict):
+            raise ValueError(f"{path}: the options of the update are missing")
+        kinds = get_type_hints(cls)
+        for name in [*found, *wanted]:
+            if name not in wanted:
+                hint = nearest(name, list(wanted))
+                raise ValueError(f"{path}: unknown option {name!r}{hint}; another version wrote it")
+            if name not in found:
+                raise ValueError(f"{path}: option {name!r} is missing; another version wrote it")
+            if name in kinds and not fits(found[name], kinds[name]):
+                raise ValueError(f"{path}: option {name!r} should be {in_words(kinds[name])}, not {found[name]!r:.60}")
+        try:
+            check_ranges(found)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+    return values
 
 
 def parse_policies(values: Sequence[str], agents: Sequence[str]) -> dict[str, str]:

@@ -3,35 +3,41 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import torch.distributed as dist
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from distributed.exchange import gather_episodes
-from distributed.world import World, place
-from envs import can_be_imitated, problems, slow_scoring
+from distributed.world import World, place, start
+from envs import TASKS, can_be_imitated, problems, slow_scoring
 from model import tiny
 from model.loading import load_model
 from model.policy import Policy, make_policy
-from options import Config, all_options, parse_policies
-from records.checkpoint import latest_checkpoint, load_optimizers, save_checkpoint, write_text
-from records.log import Log
+from options import Config, all_options, check_run_folder, parse, parse_policies
+from records.checkpoint import latest_checkpoint, load_optimizers, read_state, save_checkpoint
+from records.folder import locked, write_sealed
+from records.log import Log, on_main, say
+from records.stop import Stop, Stopped, how_to_go_on, speaks
+from records.values import fits, in_words
 from rollout import Evaluation, evaluate
 from sampling.engine import Engine
 from sampling.team import Team
 from sampling.transformers_engine import TransformersEngine
 from sampling.vllm_engine import VllmEngine
 from tasks import code_grading, sandbox
+from tasks.check import check
 from tasks.from_options import HELD_OUT_SEEDS, Task, make_task
 from update import UpdateConfig
 
 
-@dataclass(frozen=True)
+@dataclass
 class Run:
     """What `train.train` works with."""
 
@@ -43,6 +49,20 @@ class Run:
     log: Log
     start: int = 0  # finished steps
     before: float = 0.0  # held-out success before training
+    stop: Stop = field(default_factory=Stop)
+    saved: int = -1  # steps in the newest checkpoint
+
+    def steps(self) -> Iterator[int]:
+        """The steps that are left. After Ctrl-C or SIGTERM on any rank the step is finished and saved, then Stopped."""
+        world, self.stop.patient = self.team.world, True
+        for step in self.log.progress(self.start):
+            yield step
+            if number := max(world.gather(self.stop.number)):  # all ranks stop after the same step
+                if self.saved <= step:
+                    self.save(step + 1)
+                world.close()
+                raise Stopped(number)
+        self.stop.patient = False
 
     def evaluate(self, step: int) -> Evaluation:
         """Held-out success after `step` steps, logged."""
@@ -54,30 +74,75 @@ class Run:
         """A checkpoint after `step` steps."""
         state, world = {"before": self.before}, self.team.world
         save_checkpoint(self.log.run, step, self.team.policies, state, self.config.keep, world)
+        self.saved = step
 
 
-def set_up(config: Config, objective: UpdateConfig, world: World) -> Run:
+@contextmanager
+def started(argv: Sequence[str] | None) -> Iterator[Run]:
+    """The run of a command line, whose folder is locked as long as the context lasts.
+
+    What is wrong with options, data or folders ends the program with one line; Ctrl-C and SIGTERM end it with the
+    command that goes on, and exit code 130 or 143.
+    """
+    folder = ""
+    with ExitStack() as held:
+        try:
+            try:
+                config, objective = parse(argv)
+                world = start(config.device)
+                stop = held.enter_context(Stop())
+                config.output_dir = folder = world.gather(config.output_dir)[0]  # its default holds the time of day
+                check_run_folder(config, objective)
+                on_main(world, lambda: held.enter_context(locked(Path(folder))))
+                run = set_up(config, objective, world, stop)
+            except (ValueError, OSError, ImportError) as error:
+                if dist.is_initialized():
+                    dist.destroy_process_group()
+                sys.exit(f"train.py: error: {error}")
+            yield run
+        except Stopped as stopped:
+            if speaks():
+                print(how_to_go_on(argv, folder), flush=True)
+            if dist.is_initialized():  # the other ranks may wait in the middle of anything: nobody can close the job
+                os._exit(128 + stopped.number)
+            sys.exit(128 + stopped.number)
+
+
+def set_up(config: Config, objective: UpdateConfig, world: World, stop: Stop) -> Run:
     """Start a run, or resume one. Raises ValueError on options and data that do not fit together."""
-    folder, task = Path(config.output_dir), task_of(config)
+    folder, checkpoint = Path(config.output_dir), None
+    say(world, f"{config.task} ({config.workflow}), model {config.model}; run folder {folder}")
+    if config.resume:
+        checkpoint = latest_checkpoint(folder)
+        state = read_state(checkpoint, world)
+        if state["step"] > config.steps:
+            raise ValueError(f"--steps {config.steps}: {folder} has done {state['step']} already")
+        if not fits(state.get("before"), float):
+            raise ValueError(f"{checkpoint / 'state.json'}: 'before' has to be {in_words(float)}")
+    task = task_of(config)
+    if config.task not in TASKS and (mistakes := check(task.training.copy)):
+        raise ValueError(f"--task {config.task}: {mistakes[0]} (python -m tasks.check {config.task} lists all)")
     pool, agents = scoring_pool(config, task), task.training.agents
     check_references(config, task, world)
-    checkpoint = latest_checkpoint(folder) if config.resume else None
+    if config.warm_start and can_be_imitated(task.training) and not checkpoint:
+        say(world, f"warm start: {config.warm_start} steps of imitating noisy moves")
     load = (lambda name: load_model(str(checkpoint / name))) if checkpoint else first_model(config, task, world)
     team = make_team(config, agents, world, load)
     log = Log(folder, world, config.steps, agents, list(team.homes), team.decode, config.trees)
-    run = Run(config, objective, team, task, pool, log)
+    run = Run(config, objective, team, task, pool, log, stop=stop)
+    log.say(f"{team.describe()}; agents act in the order {', '.join(agents)}")
     if checkpoint:
-        state = load_optimizers(checkpoint, team.policies)
+        load_optimizers(checkpoint, team.policies)
         log.cut(state["step"])
-        log.say(f"resuming {folder} after step {state['step']}")
-        return replace(run, start=state["step"], before=state["before"])
-    log.say(f"{config.task} ({config.workflow}): {team.describe()}; run folder {folder}")
+        log.say(f"resuming after step {state['step']}")
+        return replace(run, start=state["step"], before=state["before"], saved=state["step"])
     log.say(f"the first prompt, as the model sees it:\n{first_prompt(config, task, team)}")
     log.clear()
+    log.say("first evaluation: held-out environments, played greedily before training")
     run = replace(run, before=run.evaluate(0).success)
     run.save(0)
     if world.main:  # last: before this file exists there is no run to resume, and the folder can simply be used again
-        write_text(folder / "config.json", json.dumps(all_options(config, objective), indent=1))
+        write_sealed(folder / "config.json", all_options(config, objective))
     return run
 
 
@@ -109,8 +174,8 @@ def check_references(config: Config, task: Task, world: World) -> None:
         return
     sets = [problem for env in (task.training, task.held_out) for problem in problems(env) or ()]
     unknown = [problem for problem in dict.fromkeys(sets) if not problem.tests]
-    if unknown and world.main:
-        print(f"running {len(unknown)} reference solutions, whose results are the golden tests", flush=True)
+    if unknown:
+        say(world, f"running {len(unknown)} reference solutions, whose results are the golden tests")
     try:
         code_grading.check_references(unknown, threads())
     except RuntimeError as error:
@@ -128,13 +193,14 @@ def training_seed(config: Config, step: int, env: int) -> int:
 
 
 def held_out(
-    config: Config, team: Team, task: Task, pool: Executor | None, samples: int = 1, temperature: float = 0.0
-) -> Evaluation:
+    config: Config, team: Team, task: Task, pool: Executor | None, samples: int = 1, temperature: float = 0.0,
+    top_p: float = 1.0,
+) -> Evaluation:  # fmt: skip
     """Success on environments that training never sees, greedy by default."""
     ids = team.world.mine(task.held_out_numbers(config.eval_envs))
     return evaluate(
         [task.held_out_level(number) for number in ids],
-        team.sampler(temperature),
+        team.sampler(temperature, top_p),
         encode=team.encode,
         decode=team.decode,
         max_turns=config.max_turns,
@@ -196,8 +262,7 @@ def first_model(config: Config, task: Task, world: World) -> Load:
         return lambda name: load_model(config.model)
     model, tokenizer = tiny.build(config.seed) if config.model == "tiny" else load_model(config.model)
     if not can_be_imitated(task.training):  # math and code: the tiny model shows that everything runs, no more
-        if world.main:
-            print(f"no warm start: {config.task} has no noisy answers to imitate; {config.model} starts as it is")
+        say(world, f"no warm start: {config.task} has no noisy answers to imitate; {config.model} starts as it is")
     else:
         device = "cpu" if config.model == "tiny" else config.device
         if world.main:

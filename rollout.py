@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from math import isfinite, sqrt
+from numbers import Real
 from statistics import fmean, pstdev
 
 from envs import Env, InfraError, Message, Reward, mixed_reward, progress, stages
@@ -200,12 +201,17 @@ def _play(env: Env, env_id: int, rules: _Rules, trajectory: int | None = None) -
 def _try(
     twin: Env, key: GroupKey, request: Request, candidate: Completion, rules: _Rules, trajectory: int | None
 ) -> _Branch:
-    """Score one candidate on its own copy of the state. ValueError on a reward that is not finite."""
+    """Score one candidate on its own copy of the state. ValueError on numbers that are not finite."""
+    if not all(map(isfinite, candidate.logprobs)):
+        raise ValueError(f"{key}: the engine returned a log-prob that is not finite: {candidate.logprobs}")
     text = rules.decode(key.agent, candidate.ids)
     try:
         reward, valid = twin.step(key.agent, text), True
     except InfraError:
         reward, valid = Reward(0.0, 0.0), False
+    parts = [reward.team, reward.local, *reward.info.values()] if isinstance(reward, Reward) else [None]
+    if not all(isinstance(part, Real) and isfinite(part) for part in parts):
+        raise ValueError(f"{key}: {type(twin).__name__}.step returned {reward!r}, which is not finite or no Reward")
     sample = Sample(
         key=key,
         prompt_ids=request.prompt_ids,
@@ -219,8 +225,6 @@ def _try(
         truncated=candidate.finish_reason == "length",
         info=reward.info,
     )
-    if not isfinite(sample.reward + reward.team + reward.local):
-        raise ValueError(f"{key}: reward {reward} is not finite; raise InfraError when an answer cannot be scored")
     return _Branch(twin, sample, text, reward)
 
 

@@ -15,16 +15,14 @@ What differs from GRPO on a single prompt:
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from distributed.exchange import add_up, gather_episodes
-from distributed.world import start
 from grouping import assign_advantages, group_samples
-from options import Config, check_run_folder, parse
-from prepare import Run, set_up, training_seed
+from options import Config
+from prepare import Run, started, training_seed
 from records.metrics import Clock, groups_per_turn, rollout_metrics
 from sampling.ablations import METHODS
 from update import update
@@ -35,7 +33,7 @@ def train(run: Run) -> None:
     config, objective, team, task, log = run.config, run.objective, run.team, run.task, run.log
     # By default rollout_tree and agent_turn_key; plain GRPO is rollout_chains and trajectory_key.
     rollout, group_key = METHODS[config.sampling, config.grouping, config.reward]
-    for step in log.progress(run.start):
+    for step in run.steps():
         clock = Clock(team.seconds)
         team.set_lr(learning_rate(config, step))
 
@@ -94,18 +92,12 @@ def due(every: int, step: int) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    try:
-        config, objective = parse(argv)
-        world = start(config.device)
-        config.output_dir = world.gather(config.output_dir)[0]  # its default holds the time of day
-        check_run_folder(config, objective)
-        run = set_up(config, objective, world)
-    except (ValueError, OSError, ImportError) as error:
-        sys.exit(f"train.py: error: {error}")
-    train(run)  # from the first step on, what goes wrong is shown with its traceback
-    after = run.evaluate(config.steps)
-    run.log.say(f"held-out success {run.before:.2f} -> {after.success:.2f} (n={after.n}, se {after.se:.2f})")
-    world.close()
+    with started(argv) as run:
+        train(run)  # from the first step on, what goes wrong is shown with its traceback
+        after = run.evaluate(run.config.steps)
+        run.log.say("next: " + "\n      ".join(f"python {name}.py {run.log.run}" for name in ("report", "evaluate")))
+        run.log.say(f"held-out success {run.before:.2f} -> {after.success:.2f} (n={after.n}, se {after.se:.2f})")
+        run.team.world.close()
 
 
 if __name__ == "__main__":

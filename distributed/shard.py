@@ -51,6 +51,11 @@ def full(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
+def local(tensor: Tensor) -> Tensor:
+    """The part of a tensor that this rank holds."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
 def sum_over(mesh: DeviceMesh | None, values: dict[str, float]) -> dict[str, float]:
     """The sum of each value over the ranks of a policy."""
     if mesh is None or mesh.size() == 1:

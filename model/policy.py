@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from distributed.shard import full_weights, shard
+from distributed.shard import full_weights, local, shard
 from envs import Message
 from model.fused import fuse_layers
 from model.loading import encode, stop_ids
@@ -88,6 +88,15 @@ class Policy:
     def decode(self, ids: list[int]) -> str:
         """Response ids -> text, without special tokens."""
         return decode(self.tokenizer, ids)
+
+    def check_finite(self) -> None:
+        """FloatingPointError naming the first weight, or state of the optimizer, that is not finite on this rank."""
+        for name, weight in self.model.named_parameters():
+            for kind, value in {"the value": weight.detach(), **self.optimizer.state.get(weight, {})}.items():
+                if torch.is_tensor(value) and not local(value).isfinite().all():
+                    raise FloatingPointError(
+                        f"policy {self.name}: {kind} of {name} is not finite; go on from the last checkpoint"
+                    )
 
     def save(self, folder: Path) -> None:
         """Write what `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` read.

@@ -4,39 +4,37 @@
     metrics.jsonl            one JSON object a step; the same seed on the same CPU gives the same file
     timing.jsonl             seconds of each step, apart because they never repeat
     trees.jsonl              what was sampled in a few environments of each step (trees.py)
+    evaluations.jsonl        held-out success before, during and after training
     checkpoints/step-000020/ POLICY/ (a transformers folder), POLICY/optimizer/ (sharded), state.json
     checkpoints/latest       name of the newest complete checkpoint
 
 A checkpoint is written under a temporary name and renamed when it is complete, so a kill leaves either all of it or
-nothing. The optimizer is written by all ranks of its policy, each its part (torch.distributed.checkpoint), and can be
-read by any other number of ranks; with several machines the run folder must be on a file system they share.
+nothing. Its `state.json` holds a hash of each of its files, and of each log as it was then, so that damage is noticed
+before a run goes on. The optimizer is written by all ranks of its policy, each its part (torch.distributed.checkpoint),
+and can be read by any other number of ranks; with several machines the run folder must be on a file system they share.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
 from distributed.world import World
 from model.policy import Policy
+from records.folder import read_sealed, sha256, to_disk, write_sealed, write_text
+from records.values import fits
 
-
-def write_text(path: Path, text: str) -> None:
-    """Replace a file in one step."""
-    temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+LOGS = ("metrics.jsonl", "timing.jsonl", "trees.jsonl", "evaluations.jsonl")
 
 
 def save_checkpoint(
@@ -44,11 +42,14 @@ def save_checkpoint(
 ) -> Path:
     """Save after `step` finished steps; keeps the newest `keep` checkpoints. `state` is any JSON.
 
-    All ranks call it; `policies` are those of this rank.
+    All ranks call it; `policies` are those of this rank. FloatingPointError, and nothing is written, when a weight or
+    the state of an optimizer is not finite.
     """
     world = world or World()
     folder = run / "checkpoints"
     final, temporary = folder / f"step-{step:06d}", folder / f".writing-{step:06d}"
+    for policy in policies.values():
+        policy.check_finite()
     if world.main:
         shutil.rmtree(temporary, ignore_errors=True)
     world.barrier()
@@ -56,18 +57,33 @@ def save_checkpoint(
         policy.save(temporary / name)
         _optimizer_io(dcp.save, policy, temporary / name / "optimizer")
     world.barrier()
+    hashes = {}
+    for path in world.mine(sorted(path for path in temporary.rglob("*") if path.is_file())):
+        to_disk(path)  # before the rename makes it visible
+        hashes[str(path.relative_to(temporary))] = sha256(path)
+    hashes = world.merge(hashes)
     if world.main:
-        write_text(temporary / "state.json", json.dumps({"step": step, **state}))
-        for path in temporary.rglob("*.*"):  # on disk before the rename makes it visible
-            with open(path, "rb") as file:
-                os.fsync(file.fileno())
+        write_sealed(temporary / "state.json", {"step": step, **state, "files": hashes, "logs": _hash_logs(run)})
         shutil.rmtree(final, ignore_errors=True)  # a resumed run may write the same step again
         os.replace(temporary, final)
         write_text(folder / "latest", final.name)
-        for old in sorted(folder.glob("step-*"))[:-keep]:
-            shutil.rmtree(old)
+        to_disk(folder)
+        kept = [path for path in _checkpoints(run) if _step(path) <= step][-keep:]
+        for path in _checkpoints(run):  # newer ones are left over where a run went on from an older one
+            if path not in kept:
+                shutil.rmtree(path)
     world.barrier()
     return final
+
+
+def _hash_logs(run: Path) -> dict[str, list]:
+    """Size and hash of every log, which is on disk now."""
+    hashes: dict[str, list] = {}
+    for path in (run / name for name in LOGS):
+        if path.exists():
+            to_disk(path)
+            hashes[path.name] = [path.stat().st_size, sha256(path)]
+    return hashes
 
 
 def _optimizer_io(io: Callable[..., Any], policy: Policy, folder: Path) -> dict[str, Any]:
@@ -88,30 +104,123 @@ def _optimizer_io(io: Callable[..., Any], policy: Policy, folder: Path) -> dict[
     return state["optimizer"]
 
 
+# -------------------------------------------------------------------------------------------------------------- loading
+
+
+def _checkpoints(run: Path) -> list[Path]:
+    """The checkpoints of a run folder, oldest first."""
+    found = (run / "checkpoints").glob("step-*")
+    return sorted((path for path in found if re.fullmatch(r"step-\d{6,}", path.name)), key=_step)
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("step-"))
+
+
 def latest_checkpoint(run: Path) -> Path:
-    """The newest complete checkpoint of a run folder. Raises FileNotFoundError naming the folder when there is none."""
-    pointer = run / "checkpoints" / "latest"
-    if pointer.is_file() and (found := pointer.parent / pointer.read_text(encoding="utf-8").strip()).is_dir():
-        return found
-    complete = sorted((run / "checkpoints").glob("step-*/state.json"))
-    if not complete:
+    """The checkpoint that `latest` names; without that file the newest.
+
+    Raises FileNotFoundError naming the folder when there is none, ValueError when `latest` names no checkpoint.
+    """
+    pointer, found = run / "checkpoints" / "latest", _checkpoints(run)
+    if not found:
         raise FileNotFoundError(f"{run}: no complete checkpoint in its folder checkpoints/")
-    return complete[-1].parent
+    if not pointer.exists():
+        return found[-1]
+    try:
+        name = pointer.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{pointer}: cannot be read ({error}); {_way_out(run, found)}") from None
+    if pointer.parent / name not in found:
+        raise ValueError(f"{pointer}: names no checkpoint ({name[:40]!r}); {_way_out(run, found)}")
+    return pointer.parent / name
+
+
+def read_state(checkpoint: Path, world: World | None = None, training: bool = True) -> dict[str, Any]:
+    """The state of a checkpoint whose files are as they were saved; all ranks call it.
+
+    `training=False`: neither the optimizers nor the logs matter. ValueError naming the first file that is damaged, and
+    the newest older checkpoint that is whole. Checkpoints of older versions have no hashes and are taken as they are.
+    """
+    world = world or World()
+    problem = _problem(checkpoint, world, training)
+    if problem:
+        run = checkpoint.parent.parent
+        older = [path for path in _checkpoints(run) if _step(path) < _step(checkpoint)]
+        raise ValueError(f"{problem}; {_way_out(run, older, world, training)}")
+    return _state(checkpoint)
+
+
+def _state(checkpoint: Path) -> dict[str, Any]:
+    state = read_sealed(checkpoint / "state.json")
+    return {name: value for name, value in state.items() if name not in ("files", "logs")}
+
+
+def _problem(checkpoint: Path, world: World, training: bool) -> str:
+    """What is wrong with a checkpoint, naming the file; "" if nothing is."""
+    try:
+        state = read_sealed(checkpoint / "state.json")
+    except ValueError as error:
+        return str(error)
+    if state.get("step") != _step(checkpoint):
+        return f"{checkpoint / 'state.json'}: belongs to step {state.get('step')!r}"
+    wanted = [(checkpoint / name, -1, digest) for name, digest in state.get("files", {}).items()]
+    if training:
+        wanted += [(checkpoint.parent.parent / name, *values) for name, values in state.get("logs", {}).items()]
+    else:
+        wanted = [item for item in wanted if item[0].parent.name != "optimizer"]
+    damaged = [path for path, size, digest in world.mine(wanted) if sha256(path, size) != digest]
+    for path in (path for part in world.gather(damaged) for path in part):
+        return f"{path}: " + ("not what it was when this checkpoint was saved" if path.exists() else "missing")
+    return ""
+
+
+def _way_out(run: Path, candidates: list[Path], world: World | None = None, training: bool = True) -> str:
+    whole = next((path for path in candidates[::-1] if not _problem(path, world or World(), training)), None)
+    if whole is None:
+        return "no older checkpoint is whole"
+    return f"{whole.name} is the newest that is whole: to go on from it, write its name into {run}/checkpoints/latest"
 
 
 def load_optimizers(checkpoint: Path, policies: Mapping[str, Policy]) -> dict[str, Any]:
-    """Restore the optimizers of policies that were loaded from this checkpoint; returns its state."""
+    """Restore the optimizers of policies that were loaded from this checkpoint; returns its state.
+
+    ValueError naming the folder of an optimizer that cannot be read.
+    """
     for name, policy in policies.items():
-        state = _optimizer_io(dcp.load, policy, checkpoint / name / "optimizer")
+        folder = checkpoint / name / "optimizer"
+        try:
+            state = _optimizer_io(dcp.load, policy, folder)
+        except (Exception, CheckpointException) as error:  # what torch raises on a damaged file is anything
+            reason = str(error).strip().splitlines()[-1][:200]
+            raise ValueError(f"{folder}: cannot be read ({type(error).__name__}: {reason})") from None
         set_optimizer_state_dict(policy.root, policy.optimizer, state)
-    return json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
+    return _state(checkpoint)
 
 
-def cut_log(path: Path, step: int) -> None:
-    """Drop the rows that were written after the checkpoint of `step`: they will be written again."""
-    if path.exists():
-        rows = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        write_text(path, "".join(row for row in rows if row.endswith("\n") and json.loads(row)["step"] < step))
+# ----------------------------------------------------------------------------------------------------------------- logs
+
+
+def cut_log(path: Path, step: int, numbers: Sequence[str] = ()) -> None:
+    """Drop the rows that were written after the checkpoint of `step`, and half a row: they will be written again.
+
+    ValueError naming a line that is no row of a step, in order and with these `numbers`.
+    """
+    if not path.exists():
+        return
+    kept, last = [], 0
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1], 1):
+        try:
+            row = json.loads(line)
+            whole = fits(row["step"], int) and row["step"] >= last and all(fits(row[name], float) for name in numbers)
+        except (ValueError, TypeError, KeyError, RecursionError):
+            whole = False
+        if not whole:
+            raise ValueError(f"{path}, line {number}: not the row of a step")
+        last = row["step"]
+        if last < step:
+            kept.append(line + "\n")
+    write_text(path, "".join(kept))
 
 
 def append_row(path: Path, row: dict[str, Any]) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
 from collections.abc import Mapping, Sequence
+
+from records.values import nearest
 
 
 def parse_args(
@@ -20,8 +21,7 @@ def parse_args(
     options, unknown = parser.parse_known_args(argv)
     if unknown:
         word = unknown[0].split("=")[0]
-        near = difflib.get_close_matches(word, re.findall(r"--[a-z][a-z-]*", parser.format_usage()), 1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
+        hint = nearest(word, re.findall(r"--[a-z][a-z-]*", parser.format_usage()))
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     for name, (low, high) in (limits or {}).items():
         given = getattr(options, name.replace("-", "_"))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tqdm import tqdm
 
@@ -13,6 +14,28 @@ from records.checkpoint import append_row, cut_log
 from records.metrics import alarms, step_line, transcript
 from records.trees import tree_rows
 from rollout import Decode, Evaluation, Rollout
+
+T = TypeVar("T")
+
+
+def say(world: World, text: str) -> None:
+    """A line on the console, at once, also where that is a file."""
+    if world.main:
+        tqdm.write(text)
+        sys.stdout.flush()
+
+
+def on_main(world: World, action: Callable[[], T]) -> T | None:
+    """Rank 0 does something; what it refuses is refused by all ranks, with the same ValueError."""
+    problem = result = None
+    if world.main:
+        try:
+            result = action()
+        except (ValueError, OSError) as error:
+            problem = str(error)
+    if refused := world.gather(problem)[0]:
+        raise ValueError(refused)
+    return result
 
 
 class Log:
@@ -29,14 +52,15 @@ class Log:
         self.agents, self.policies, self.decode = tuple(agents), list(policies), decode
 
     def progress(self, first: int) -> Iterator[int]:
-        """The steps from `first` on, with a bar."""
-        return iter(
-            tqdm(range(first, self.steps), "train", initial=first, total=self.steps, disable=not self.world.main)
+        """The steps from `first` on, with a bar where it is seen."""
+        hidden = None if self.world.main else True  # None: hidden unless the console is a terminal
+        bar = tqdm(
+            range(first, self.steps), "train", initial=first, total=self.steps, disable=hidden, dynamic_ncols=True
         )
+        return iter(bar)
 
     def say(self, text: str) -> None:
-        if self.world.main:
-            tqdm.write(text)
+        say(self.world, text)
 
     def clear(self) -> None:
         """Forget a start that was stopped before there was a run."""
@@ -44,11 +68,18 @@ class Log:
             (self.run / "evaluations.jsonl").unlink(missing_ok=True)
 
     def cut(self, step: int) -> None:
-        """Drop the rows that were written after the checkpoint of `step`: they will be written again."""
-        if self.world.main:
+        """Drop the rows that were written after the checkpoint of `step`: they will be written again.
+
+        ValueError naming the file and line that is no row.
+        """
+
+        def cut() -> None:
             for name in ("metrics.jsonl", "timing.jsonl", "trees.jsonl"):
                 cut_log(self.run / name, step)
-            cut_log(self.run / "evaluations.jsonl", min(step + 1, self.steps))  # only the last one is made again
+            only_the_last_is_made_again = min(step + 1, self.steps)
+            cut_log(self.run / "evaluations.jsonl", only_the_last_is_made_again, ("success", "se", "n", "turns"))
+
+        on_main(self.world, cut)
 
     def step(self, row: dict[str, Any], seconds: dict[str, float], result: Rollout, example: bool) -> None:
         """One finished step: its metrics, its seconds, a few of its trees; with `example` a transcript is shown."""

@@ -17,6 +17,7 @@ from grouping import Sample
 from rollout import Rollout
 
 DEAD_GROUPS = 0.7  # above this share of groups without spread a batch teaches little
+WIDTH = 80  # columns of a step line
 LOGPROB_GAP = 0.1  # nats: the engine does not sample from the weights that are trained
 
 
@@ -78,17 +79,20 @@ def alarms(row: dict[str, Any], policies: list[str]) -> list[str]:
 
 
 def step_line(row: dict[str, Any], steps: int, agents: tuple[str, ...], policies: list[str], seconds: float) -> str:
-    """The line a person reads while waiting."""
+    """The line a person reads while waiting, without names so that it fits. Of more than two numbers the range."""
 
-    def number(name: str) -> str:
-        return f"{row[name]:.2f}" if name in row else "-"  # "-": nothing was scored, or nothing was trained
+    def numbers(names: list[str]) -> str:
+        found = [row[name] for name in names if name in row]
+        if len(names) > 2 and found:
+            return f"{min(found):.2f}-{max(found):.2f}"
+        return "/".join(f"{row[name]:.2f}" if name in row else "-" for name in names)  # not scored, or not trained
 
-    rewards = " ".join(f"{agent} {number(f'{agent}/reward')}" for agent in agents)
-    entropy = "/".join(number(f"{name}/entropy") for name in policies)
-    return (
-        f"step {row['step'] + 1}/{steps}  solved {row['solved']:.2f}  reward {rewards}  "
-        f"dead groups {row['groups/dead_share']:.0%}  entropy {entropy}  turns {row['turns']:.1f}  {seconds:.1f} s"
+    line = (
+        f"step {row['step'] + 1}/{steps} solved {row['solved']:.2f} reward {numbers([f'{a}/reward' for a in agents])} "
+        f"dead {row['groups/dead_share']:.0%} entropy {numbers([f'{p}/entropy' for p in policies])} "
     )
+    turns, took = f"turns {row['turns']:.1f} ", f"{seconds:.{int(seconds < 100)}f} s"
+    return line + turns + took if len(line + turns + took) <= WIDTH else line + took
 
 
 def transcript(result: Rollout, step: int, limit: int = 4) -> str:

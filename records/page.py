@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
-from records.reading import Record, nearest_folder, read_log, read_object
+from records.folder import read_sealed
+from records.reading import Record, nearest_folder, read_log
 
 TREE_BYTES = 8_000_000  # of recorded trees in one page: more of them take a browser longer than a reader waits
 # what the page cannot do without, by file
@@ -55,7 +56,9 @@ def read_run(folder: Path) -> Run:
     if not (folder / "config.json").is_file():
         hint = nearest_folder(folder, "config.json")
         raise ValueError(f"{folder} holds no run (no config.json): give the --output-dir of train.py{hint}")
-    config = read_object(folder / "config.json", CONFIG)
+    config = read_sealed(folder / "config.json")
+    if missing := [name for name in CONFIG if name not in config]:
+        raise ValueError(f"{folder / 'config.json'}: {missing[0]} is missing")
     metrics, evaluations, timing, trees = (read_log(folder / f"{name}.jsonl", needs) for name, needs in LOGS.items())
     if not metrics:
         raise ValueError(f"{folder / 'metrics.jsonl'} has no finished step yet: wait for the first one")

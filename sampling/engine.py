@@ -1,7 +1,7 @@
 """What every engine promises: `engine(requests, n, temperature)` -> n completions for each request.
 
-Sampling is plain: temperature only, no top-p, top-k or penalties, and the log-probs are those of the distribution that
-was sampled from. Candidate k of a request is drawn with the request's seed + k.
+Sampling is plain: temperature only, no top-k or penalties, and top-p for evaluation alone. The log-probs are those of
+the distribution that was sampled from. Candidate k of a request is drawn with the request's seed + k.
 
 An engine holds a copy of a policy's weights, which `load` replaces. So policies of one architecture and one set of stop
 tokens can take turns on one engine, and `Team` decides when an engine gets new weights.
@@ -26,7 +26,8 @@ Weights = Iterable[tuple[str, Tensor]]  # under the names of the transformers mo
 class Engine(Protocol):
     """`TransformersEngine` works everywhere, `VllmEngine` is fast on a GPU.
 
-    An engine that takes new requests while others run also has `stream(n, temperature) -> sampling.requests.Stream`.
+    An engine that takes new requests while others run also has `stream(n, temperature, top_p)`, which returns a
+    `sampling.requests.Stream`.
     """
 
     dtype: torch.dtype  # of the weights that `load` wants
@@ -39,8 +40,13 @@ class Engine(Protocol):
         """Give memory back until the next `load`; False if the engine keeps it."""
         ...
 
-    def __call__(self, requests: list[Request], n: int, temperature: float = 1.0) -> list[list[Completion]]:
-        """n completions for each request; temperature 0 is greedy (its log-probs are those at temperature 1)."""
+    def __call__(
+        self, requests: list[Request], n: int, temperature: float = 1.0, top_p: float = 1.0
+    ) -> list[list[Completion]]:
+        """n completions for each request; temperature 0 is greedy (its log-probs are those at temperature 1).
+
+        `top_p`: from the likeliest tokens that together have this probability (nucleus sampling).
+        """
         ...
 
 

@@ -72,7 +72,12 @@ class Team:
             policy.set_lr(lr)
 
     def sync(self) -> None:
-        """The weights have changed: hand them to the engines (an engine of several policies gets them when asked)."""
+        """The weights have changed: hand them to the engines (an engine of several policies gets them when asked).
+
+        FloatingPointError naming a policy whose weights are not finite.
+        """
+        for policy in self.trained.values():
+            policy.check_finite()
         self._version += 1
         serves = Counter(id(engine) for engine in self.engines.values())
         for name, engine in self.engines.items():
@@ -95,36 +100,41 @@ class Team:
             self.seconds["load"] += time.perf_counter() - started
         return engine
 
-    def answer(self, name: str, requests: list[Request], n: int, temperature: float) -> list[list[Completion]]:
+    def answer(
+        self, name: str, requests: list[Request], n: int, temperature: float, top_p: float = 1.0
+    ) -> list[list[Completion]]:
         """n completions for each request to one policy of this rank."""
         engine, started = self.ready(name), time.perf_counter()
-        replies = engine(requests, n, temperature)
+        replies = engine(requests, n, temperature, top_p)
         self.seconds["generate"] += time.perf_counter() - started
         return replies
 
-    def sampler(self, temperature: float) -> Generate:
-        """One `generate` for all agents: each request goes to the engine of its agent's policy. 0 is greedy."""
+    def sampler(self, temperature: float, top_p: float = 1.0) -> Generate:
+        """One `generate` for all agents: each request goes to the engine of its agent's policy. 0 is greedy.
+
+        Training leaves `top_p` at 1: else the log-probs would not be those of the policy.
+        """
         if self.world.size > 1 and len(self.homes) > 1:
             return Exchange(
                 self.world, self.homes, self.policy_of,
-                lambda name, requests, n: self.answer(name, requests, n, temperature), self.wavefront,
+                lambda name, requests, n: self.answer(name, requests, n, temperature, top_p), self.wavefront,
             )  # fmt: skip
         streaming = all(hasattr(engine, "stream") for engine in self.engines.values())
-        return (StreamingSampler if streaming else Sampler)(self, temperature)
+        return (StreamingSampler if streaming else Sampler)(self, temperature, top_p)
 
 
 class Sampler:
     """`generate` for a team whose policies all live on this rank: one policy after the other."""
 
-    def __init__(self, team: Team, temperature: float):
-        self.team, self.temperature = team, temperature
+    def __init__(self, team: Team, temperature: float, top_p: float = 1.0):
+        self.team, self.temperature, self.top_p = team, temperature, top_p
 
     def __call__(self, requests: list[Request], n: int) -> list[list[Completion]]:
         replies: list[list[Completion]] = [[] for _ in requests]
         for name in self.team.policies:
             mine = [i for i, request in enumerate(requests) if self.team.policy_of[request.agent] == name]
             if mine:
-                answers = self.team.answer(name, [requests[i] for i in mine], n, self.temperature)
+                answers = self.team.answer(name, [requests[i] for i in mine], n, self.temperature, self.top_p)
                 for i, answer in zip(mine, answers, strict=True):
                     replies[i] = answer
         return replies
@@ -134,7 +144,7 @@ class StreamingSampler(Sampler):
     """The same, if every engine takes new requests while others run."""
 
     def stream(self, n: int) -> TeamStream:
-        return TeamStream(self.team, n, self.temperature)
+        return TeamStream(self.team, n, self.temperature, self.top_p)
 
 
 class TeamStream:
@@ -145,8 +155,8 @@ class TeamStream:
 
     in_rounds, cohorts = False, 1
 
-    def __init__(self, team: Team, n: int, temperature: float):
-        self.team, self.n, self.temperature = team, n, temperature
+    def __init__(self, team: Team, n: int, temperature: float, top_p: float = 1.0):
+        self.team, self.n, self.temperature, self.top_p = team, n, temperature, top_p
         self.queues: dict[str, list[Request]] = {name: [] for name in team.policies}
         self.open: dict[int, tuple[str, Stream]] = {}  # id of an engine -> the policy whose turn it is, its stream
 
@@ -159,7 +169,7 @@ class TeamStream:
         for name, engine in self.team.engines.items():
             owner, stream = self.open.get(id(engine), ("", None))
             if stream is None or (owner != name and not len(stream) and not self.queues[owner] and self.queues[name]):
-                owner, stream = name, cast(Any, self.team.ready(name)).stream(self.n, self.temperature)
+                owner, stream = name, cast(Any, self.team.ready(name)).stream(self.n, self.temperature, self.top_p)
                 self.open[id(engine)] = owner, stream
             if owner == name:
                 started = time.perf_counter()

@@ -45,7 +45,9 @@ class TransformersEngine:
         return False
 
     @torch.no_grad()
-    def __call__(self, requests: list[Request], n: int, temperature: float = 1.0) -> list[list[Completion]]:
+    def __call__(
+        self, requests: list[Request], n: int, temperature: float = 1.0, top_p: float = 1.0
+    ) -> list[list[Completion]]:
         """n completions for each request; temperature 0 is greedy (its log-probs are those at temperature 1)."""
         completions: list[list[Completion]] = [[] for _ in requests]
         fits = [i for i, request in enumerate(requests) if len(request.prompt_ids) < self.context]
@@ -54,11 +56,12 @@ class TransformersEngine:
             longest = len(requests[fits[-1]].prompt_ids) + self.max_tokens
             size = max(1, self.cache_tokens // (longest * n))
             chosen, fits = fits[-size:], fits[:-size]
-            for i, answers in zip(chosen, self._sample([requests[i] for i in chosen], n, temperature), strict=True):
+            replies = self._sample([requests[i] for i in chosen], n, temperature, top_p)
+            for i, answers in zip(chosen, replies, strict=True):
                 completions[i] = answers
         return completions
 
-    def _sample(self, requests: Sequence[Request], n: int, temperature: float) -> list[list[Completion]]:
+    def _sample(self, requests: Sequence[Request], n: int, temperature: float, top_p: float) -> list[list[Completion]]:
         model, device = self.model, self.policy.device
         lengths = [len(request.prompt_ids) for request in requests]
         longest, rows = max(lengths), len(requests) * n
@@ -82,7 +85,7 @@ class TransformersEngine:
         alive = torch.ones(rows, dtype=torch.bool, device=device)
         tokens, logps = [], []
         for t in range(max(room)):
-            token, logp = choose(logits, noise[:, t], temperature)
+            token, logp = choose(logits, noise[:, t], temperature, top_p)
             tokens.append(token)
             logps.append(logp)
             alive &= ~torch.isin(token, stops) & (t + 1 < limit)
@@ -109,9 +112,14 @@ class TransformersEngine:
         return [flat[i : i + n] for i in range(0, len(flat), n)]
 
 
-def choose(logits: Tensor, noise: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def choose(logits: Tensor, noise: Tensor, temperature: float, top_p: float = 1.0) -> tuple[Tensor, Tensor]:
     """Sample by inverse CDF: logits (B, V), one uniform number a row (B,) -> token ids (B,), their log-probs (B,)."""
     logps = (logits / (temperature or 1.0)).log_softmax(-1)
+    if top_p < 1:  # a token stays if those that are likelier have less than top_p together
+        ordered, places = logps.sort(-1, descending=True)
+        before = ordered.exp().cumsum(-1) - ordered.exp()
+        out = (before >= top_p).gather(-1, places.argsort(-1))
+        logps = logps.masked_fill(out, -torch.inf).log_softmax(-1)
     if temperature == 0:
         token = logits.argmax(-1)
     else:

@@ -100,15 +100,17 @@ class VllmEngine:
             self.asleep = True
         return self.asleep
 
-    def stream(self, n: int, temperature: float = 1.0) -> VllmStream:
+    def stream(self, n: int, temperature: float = 1.0, top_p: float = 1.0) -> VllmStream:
         """Takes requests while others run. RuntimeError while another stream of this engine is unfinished."""
         if self.asleep or self.llm.llm_engine.has_unfinished_requests():
             raise RuntimeError("stream: " + ("load weights first" if self.asleep else "another one is unfinished"))
-        return VllmStream(self, n, temperature)
+        return VllmStream(self, n, temperature, top_p)
 
-    def __call__(self, requests: list[Request], n: int, temperature: float = 1.0) -> list[list[Completion]]:
+    def __call__(
+        self, requests: list[Request], n: int, temperature: float = 1.0, top_p: float = 1.0
+    ) -> list[list[Completion]]:
         """n completions for each request; temperature 0 is greedy (its log-probs are those at temperature 1)."""
-        stream = self.stream(n, temperature)
+        stream = self.stream(n, temperature, top_p)
         stream.submit(requests)
         replies: dict[int, list[Completion]] = {}  # by identity: requests may be equal
         while len(stream):
@@ -121,8 +123,8 @@ class VllmStream:
 
     in_rounds, cohorts = False, 1
 
-    def __init__(self, engine: VllmEngine, n: int, temperature: float):
-        self.engine, self.n, self.temperature = engine, n, temperature
+    def __init__(self, engine: VllmEngine, n: int, temperature: float, top_p: float = 1.0):
+        self.engine, self.n, self.temperature, self.top_p = engine, n, temperature, top_p
         self.waiting: dict[str, Request] = {}
         self.hopeless: list[Request] = []  # without room for a single token
 
@@ -163,6 +165,7 @@ class VllmStream:
             n=self.n,
             seed=request.seed,  # vLLM gives candidate k seed + k
             temperature=self.temperature,
+            top_p=self.top_p,
             max_tokens=min(self.engine.max_tokens, self.engine.context - len(request.prompt_ids)),
             stop_token_ids=sorted(self.engine.policy.stop_ids),
             ignore_eos=True,  # only these: vLLM would add the end token of the model's configuration

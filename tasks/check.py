@@ -177,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--workflow", default="mas")
     given = parser.parse_args(arguments)
     try:
-        options = parse_pairs(given.options)
+        options = parse_pairs(given.task, given.options)
         make_env(given.task, given.workflow, **options)
     except ValueError as error:
         parser.error(str(error))

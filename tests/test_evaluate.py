@@ -100,7 +100,11 @@ def test_a_model_folder_is_the_team_of_its_run(run, capsys):
     of_model = lines(
         capsys, model, "--envs", 12, "--max-turns", 2, "--max-response-tokens", 16, "--device", "cpu", *BOARD.split()
     )
-    assert of_model == lines(capsys, run, "--envs", 12)
+    of_run = lines(capsys, run, "--envs", 12)
+    assert of_model[1:] == of_run[1:]
+    assert [line.split(":")[0] for line in (of_model[0], of_run[0])] == [
+        f"plan_path (mas), {name}" for name in (model, model.parent.name)
+    ]
 
 
 def test_greedy_samples_are_refused(run):

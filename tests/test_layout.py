@@ -15,7 +15,15 @@ ROOT = Path(__file__).parent.parent
 COMMANDS = {"train", "evaluate", "report", "experiments"}
 # A floor imports its own rooms and the floors below. A name stands for a module or for all modules of a folder.
 FLOORS = (
-    {"envs", "tasks.registry", "grouping", "sampling.requests", "distributed.world", "distributed.shard"},
+    {
+        "envs",
+        "tasks.registry",
+        "records.values",
+        "grouping",
+        "sampling.requests",
+        "distributed.world",
+        "distributed.shard",
+    },
     {"rollout", "tasks", "model"},
     {"update", "sampling", "records", "distributed"},
     {"options", "prepare"},
