@@ -1,7 +1,7 @@
 """Evaluate a run or a model on held-out environments: one chain each, no tree, greedy unless asked otherwise.
 
 python evaluate.py runs/NAME                                        the newest checkpoint of a run
-python evaluate.py runs/NAME --samples 4 --temperature 1            pass rate over 4 sampled chains an environment
+python evaluate.py runs/NAME --samples 4 --temperature 1            pass rate over 4 sampled chains per environment
 python evaluate.py HUB_ID_OR_FOLDER --task sudoku --workflow single      any chat model, with train.py's options
 """
 
@@ -64,7 +64,7 @@ def load_team(
 
 
 def report(result: Evaluation) -> str:
-    """Everything a reader of one number would ask next; the last line is the number."""
+    """The success rate in the last line, and above it what its reader would ask next."""
     ended = Counter(episode.ended for episode in result.episodes)
     formats = ", ".join(f"{agent} {share:.2f}" for agent, share in result.formats.items())
     return f"turns used {result.turns:.2f}; episodes ended by {dict(ended)}\nreadable answers: {formats}\n{result}"
@@ -83,12 +83,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("source", metavar="RUN_OR_MODEL")
-    parser.add_argument("--eval-data", default="", metavar="FILE", help="held-out problems (a run: instead of its own)")
+    parser.add_argument("--eval-data", default="", metavar="FILE", help="held-out problems (replaces those of a run)")
     parser.add_argument(
         "--envs", type=int, default=0, metavar="N",
         help=f"held-out environments (default 0: all problems of a data set, {HELD_OUT} levels of a board)",
     )  # fmt: skip
-    parser.add_argument("--samples", type=int, default=1, metavar="N", help="chains an environment (default 1)")
+    parser.add_argument("--samples", type=int, default=1, metavar="N", help="chains per environment (default 1)")
     parser.add_argument("--temperature", type=float, default=0.0, metavar="X", help="0 is greedy (default)")
     parser.add_argument(
         "--top-p", type=float, default=1.0, metavar="X", help="sample from the likeliest tokens only (default 1: all)"

@@ -1,13 +1,13 @@
-"""The paper's table of methods and its ablations on the embedded default (tiny model, plan_path), on CPU cores alone.
+"""The paper's table of methods and its ablations with the built-in default (tiny model, plan_path), on CPU cores only.
 
     python experiments.py --quick                 main rows and a few ablations, 2 seeds: within 30 minutes on 2 cores
     python experiments.py                         everything, 3 seeds
-    python experiments.py --jobs 50 --time-limit 500      the same on a large machine that is there for minutes only
-    python experiments.py --report-only           table and figure again, from the runs that are there
+    python experiments.py --jobs 50 --time-limit 500      the same on a large machine that you have for only minutes
+    python experiments.py --report-only           rebuild table and figure from the existing runs
 
-Every training is a `train.py` process of one thread with a folder of its own under --output-dir. The same command again
-goes on where it was stopped: finished runs stay, unfinished ones resume. At the end, and after --time-limit with what
-there is by then, `experiments.md`, `experiments.svg` and `experiments.json` are written there.
+Every training is a single-threaded `train.py` process with its own folder under --output-dir. Repeat the command to
+continue after a stop: finished runs are kept, unfinished ones resume. At the end, or at --time-limit with the results
+so far, `experiments.md`, `experiments.svg` and `experiments.json` are written there.
 
 Equal budgets: a training step samples at most BUDGET candidates, environments * agents * turns * K, whatever the row
 (less when environments are solved early; the table has the measured mean). Every row is the greedy success on the same
@@ -39,7 +39,7 @@ from records.results import Method, collect, learning_curve, machine, play_path,
 AGENTS, TURNS, CANDIDATES, ENVS = 2, 6, 8, 32
 BUDGET = ENVS * AGENTS * TURNS * CANDIDATES  # candidates a step at most
 EVERY = 25  # steps between held-out evaluations and checkpoints
-SET_UP = 40  # seconds of a run beside its steps: imports, warm start, evaluations
+SET_UP = 40  # seconds of a run apart from its steps: imports, warm start, evaluations
 COMMON = f"--device cpu --trees 0 --keep 1 --report-every {EVERY} --save-every {EVERY}"
 LIMITS = {"jobs": (1, 1000), "steps": (1, 10**6), "time-limit": (1, 10**7), "seeds": (0, 2**16 - 1)}  # of the options
 CHAINS = "--sampling chains --grouping trajectory"
@@ -47,7 +47,7 @@ CHAINS = "--sampling chains --grouping trajectory"
 
 @dataclass(frozen=True)
 class Training:
-    """One way to train. `cost`: seconds a step on one core, measured once: for the order and the estimate of time."""
+    """One way to train. `cost`: seconds per step on one core, measured once, to order runs and to estimate the time."""
 
     options: str  # of train.py
     cost: float = 1.2
@@ -57,7 +57,7 @@ class Training:
 
     @property
     def envs(self) -> int:
-        """Environments a step, so that every training samples BUDGET candidates at most."""
+        """Environments per step, chosen so that every training samples at most BUDGET candidates."""
         return BUDGET // (self.agents * self.turns * self.candidates)
 
 
@@ -83,7 +83,7 @@ TRAININGS = {
 
 
 def _all_turns(training: str) -> dict[str, tuple[str, str]]:
-    """A shared policy that was trained with other than TURNS turns plays both roles of a full game."""
+    """A shared policy that was trained with a number of turns other than TURNS plays both roles of a full game."""
     return dict.fromkeys(("tool_user", "planner"), (training, "shared"))
 
 
@@ -150,7 +150,7 @@ class Plan:
     quick: bool = False
 
     def save(self) -> Plan:
-        """Remember it in the folder; returns the plan with the seeds of earlier commands too."""
+        """Save the plan in the folder; returns it with the seeds of earlier commands added."""
         before = Plan.load(self.folder).seeds if (self.folder / "plan.json").exists() else ()
         plan = replace(self, seeds=tuple(sorted({*before, *self.seeds})))
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -178,7 +178,7 @@ class Plan:
 
     @property
     def jobs(self) -> list[Job]:
-        """Every training with every seed, the longest first: then no long one is left over at the end."""
+        """Every training with every seed, the longest first, so that no long one is left at the end."""
         names = dict.fromkeys(name for row in self.rows for name in row.trainings)
         jobs = [self.job(name, seed) for name in names for seed in self.seeds]
         return sorted(jobs, key=lambda job: -TRAININGS[job.name].cost)
@@ -222,7 +222,7 @@ class Job:
 
 
 def check_folders(plan: Plan) -> None:
-    """ValueError when a folder holds a run with other options: its numbers would not belong into this table."""
+    """ValueError when a folder holds a run with other options: its numbers would not belong in this table."""
     from options import all_options, parse  # takes seconds (torch), and --help should not
 
     for job in plan.jobs:
@@ -252,7 +252,7 @@ def run_trainings(
     start: Callable[[Job], subprocess.Popen] = start_training,
     poll: float = 1.0,
 ) -> list[str]:
-    """Run what is not finished, `parallel` at a time, for at most `seconds`. Returns a message for each that failed.
+    """Run unfinished trainings, `parallel` at a time, for at most `seconds`. Returns a message for each that failed.
 
     No process is left behind, however this ends.
     """
@@ -283,12 +283,12 @@ def run_trainings(
 
 
 def seconds_done(jobs: Sequence[Job]) -> float:
-    """What the finished steps of all runs cost, in seconds of one core: steps alone would be a bad clock."""
+    """The cost of the finished steps of all runs, in core-seconds: counting steps alone would be a poor clock."""
     return sum(min(job.steps_done, job.plan.steps) * TRAININGS[job.name].cost for job in jobs)
 
 
 def stop(processes: Sequence[subprocess.Popen]) -> None:
-    """End processes; a training that is stopped at any moment can be resumed."""
+    """End processes; a training can be resumed no matter when it is stopped."""
     for process in processes:
         process.terminate()
     for process in processes:
@@ -309,7 +309,7 @@ def last_line(folder: Path) -> str:
 
 
 def play_teams(plan: Plan, parallel: int) -> None:
-    """Evaluate the rows that are put together from checkpoints, as far as their runs are finished."""
+    """Evaluate the rows that combine checkpoints, where their runs are finished."""
     tasks = []
     for row in plan.rows:
         for seed in plan.seeds:
@@ -347,7 +347,7 @@ def play_team(sources: dict[str, tuple[str, str]], path: str, options: Sequence[
 
 
 def run(plan: Plan, parallel: int, seconds: float, command: str) -> list[str]:
-    """Train what is missing, play the teams of checkpoints, note where and when. Returns messages of failed runs."""
+    """Train what is missing, play the teams of checkpoints, record where and when. Returns messages of failed runs."""
     missing = [job for job in plan.jobs if not job.finished]
     cost = sum(SET_UP + plan.steps * TRAININGS[job.name].cost for job in missing)
     print(
@@ -380,7 +380,7 @@ def write_report(plan: Plan) -> str:
     (plan.folder / "experiments.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
     written = f"{markdown}\nwritten: {plan.folder}/experiments.md, .json"
     svg = plan.folder / "experiments.svg"
-    svg.unlink(missing_ok=True)  # an older figure would not show what the table says
+    svg.unlink(missing_ok=True)  # an older figure would not match the table
     try:
         from records.figure import figure  # the only use of matplotlib
     except ImportError as error:
@@ -396,9 +396,9 @@ def parse(argv: Sequence[str] | None) -> tuple[Plan, argparse.Namespace]:
     parser.add_argument("--seeds", type=int, nargs="+", metavar="N", help="default: 0 1 2 (quick: 0 1)")
     parser.add_argument("--steps", type=int, metavar="N", help="training steps of a run (default: 75; quick: 50)")
     parser.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: cores)")
-    parser.add_argument("--time-limit", type=float, metavar="SECONDS", help="then stop the trainings (default: never)")
+    parser.add_argument("--time-limit", type=float, metavar="SECONDS", help="stop the trainings then (default: never)")
     parser.add_argument("--output-dir", metavar="DIR", help="default: runs/experiments (quick: runs/experiments-quick)")
-    parser.add_argument("--report-only", action="store_true", help="train nothing, write table and figure again")
+    parser.add_argument("--report-only", action="store_true", help="train nothing, only rewrite table and figure")
     options = parse_args(parser, argv, LIMITS)
     options.seeds = options.seeds or ([0, 1] if options.quick else [0, 1, 2])
     options.steps = options.steps or (50 if options.quick else 75)

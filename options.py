@@ -1,6 +1,6 @@
-"""The options of a run: what they are, their defaults, and which do not fit together. Each error names its option.
+"""The options of a run: their meaning, their defaults, and which cannot be combined. Each error names its option.
 
-A dataclass is a group of `--help`; the text below a field is its line there.
+Each dataclass is a group in `--help`; the text below a field is its help line.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from records.values import fits, in_words, nearest
 from sampling.ablations import METHODS
 from update import UpdateConfig
 
-# what an option is when it is not given: for the tiny model, for any other
+# defaults that depend on the model: (for the tiny model, for any other)
 BY_MODEL: dict[str, tuple] = {
     "lr": (4e-4, 1e-6),
     "adam_beta2": (0.99, 0.999),
@@ -82,9 +82,9 @@ class SamplingOptions:
     reward: Literal["mixed", "outcome"] = "mixed"
     """alpha * team + local; outcome (ablation): 1 if solved, else 0"""
     num_candidates: int = 8
-    """K, candidates of a prompt (chains: trajectories of an environment)"""
+    """K, candidates per prompt (chains: trajectories per environment)"""
     envs_per_step: int = 64
-    """environment instances a step"""
+    """environment instances per step"""
     alpha: float = 1.0
     """weight of the team reward beside the local one"""
     normalize: Literal["std", "mean_only"] = "std"
@@ -110,11 +110,11 @@ class OptimizerOptions:
 @dataclass
 class EngineOptions:
     engine: Literal["transformers", "vllm"] = "transformers"
-    """what samples; vllm is the fast one on GPUs"""
+    """sampling engine; vllm is the fast one on GPUs"""
     engine_memory: float = 0.3
     """vllm: share of the GPU's memory for its weights and cache"""
     engine_sleep: bool = False
-    """vllm: give that memory back during updates"""
+    """vllm: free that memory during updates"""
     gradient_checkpointing: bool = False
     """compute activations twice instead of keeping them: less memory"""
     fused: bool = False
@@ -132,7 +132,7 @@ class RunOptions:
     output_dir: str = field(default="", metadata={"metavar": "DIR"})
     """run folder (default: runs/TASK-DATE-TIME)"""
     resume: bool = False
-    """go on with the run in --output-dir"""
+    """continue the run in --output-dir"""
     eval_envs: int = 200
     """held-out environments, played greedily before and after training"""
     report_every: int = 25
@@ -140,14 +140,14 @@ class RunOptions:
     save_every: int = 50
     """steps between checkpoints"""
     keep: int = 2
-    """checkpoints that stay"""
+    """checkpoints to keep"""
     trees: int = 2
-    """environments a step that are recorded for report.py"""
+    """environments per step that are recorded for report.py"""
 
 
 @dataclass
 class Config(RunOptions, EngineOptions, OptimizerOptions, SamplingOptions, TeamOptions, TaskOptions):
-    """The options of a run, beside those of the update (`update.UpdateConfig`)."""
+    """The options of a run, apart from those of the update (`update.UpdateConfig`)."""
 
 
 NOT_OPTIONS = ("mismatch_clamp", "grad_clip")  # constants of the update; `max_response_tokens` is an option of sampling
@@ -178,7 +178,7 @@ def make_parser() -> ArgumentParser:
 
 
 def arguments_of(cls: type) -> dict[str, dict[str, Any]]:
-    """What `add_argument` is told about each field of a dataclass: type, default, and the text below it as help."""
+    """The arguments of `add_argument` for each field of a dataclass: type, default, and the text below it as help."""
     kinds, (body,) = get_type_hints(cls), ast.parse(dedent(inspect.getsource(cls))).body
     assert isinstance(body, ast.ClassDef)
     texts = {
@@ -228,7 +228,8 @@ def parse(argv: Sequence[str] | None = None) -> tuple[Config, UpdateConfig]:
     objective = UpdateConfig(**{name: value for name, value in values.items() if name in asdict(UpdateConfig())})
     if config.task not in TASKS and ":" not in config.task:  # a class is looked up later
         raise ValueError(
-            f"--task {config.task}{nearest(config.task, list(TASKS))}: choose one of {', '.join(TASKS)}, or file.py:Class"
+            f"--task {config.task}: no such task{nearest(config.task, list(TASKS))}; there are {', '.join(TASKS)}, "
+            "or your own as file.py:Class"
         )
     if (config.sampling, config.grouping, config.reward) not in METHODS:
         raise ValueError(
@@ -238,7 +239,7 @@ def parse(argv: Sequence[str] | None = None) -> tuple[Config, UpdateConfig]:
             "turn, tree with --reward outcome, parallel with prompt)"
         )
     if config.resume and not config.output_dir:
-        raise ValueError("--resume needs --output-dir, the folder of the run to go on with")
+        raise ValueError("--resume needs --output-dir, the folder of the run to continue")
     if not config.output_dir:
         config.output_dir = f"runs/{re.sub(r'[^A-Za-z0-9_]+', '-', config.task)}-{time.strftime('%Y%m%d-%H%M%S')}"
     config.device = config.device or default_device()
@@ -288,12 +289,12 @@ def all_options(config: Config, objective: UpdateConfig) -> dict[str, Any]:
 
 
 def check_run_folder(config: Config, objective: UpdateConfig) -> None:
-    """A new run needs a folder without one; a resumed run the options it was started with (save how long and where)."""
+    """A new run needs a folder without a run; a resumed run needs its old options (except how long and where)."""
     saved = Path(config.output_dir) / "config.json"
     if not config.resume:
         if saved.exists():
             raise ValueError(
-                f"--output-dir {config.output_dir} holds a run already: add --resume, or name another folder"
+                f"--output-dir {config.output_dir} already holds a run: add --resume, or name another folder"
             )
         saved.parent.mkdir(parents=True, exist_ok=True)
         return

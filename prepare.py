@@ -1,4 +1,4 @@
-"""From the options of a run to what the loop needs: environments, policies, engines, and the step to go on from."""
+"""Build what the loop needs from the options of a run: environments, policies, engines, and the step to start from."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def scoring_pool(config: Config, task: Task) -> Executor | None:
 
 
 def threads() -> int:
-    """Cores of this rank: with more threads programs that run side by side would time out."""
+    """Cores of this rank: with more threads, programs that run in parallel would time out."""
     return max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
 
 
@@ -220,7 +220,7 @@ Load = Callable[[str], tuple[PreTrainedModel, PreTrainedTokenizerBase]]  # name 
 def make_team(config: Config, agents: Sequence[str], world: World, load: Load) -> Team:
     """The policies of this rank, each with its own weights and optimizer, and the engines that sample from them.
 
-    A rank loads no other models, but has the tokenizers of all policies: it plays whole environments.
+    A rank loads no other models, but it has the tokenizers of all policies, because it plays whole environments.
     """
     policy_of = parse_policies(config.policies, agents)
     names = list(dict.fromkeys(policy_of.values()))
@@ -240,7 +240,7 @@ def make_team(config: Config, agents: Sequence[str], world: World, load: Load) -
 
 
 def make_engines(config: Config, policies: dict[str, Policy]) -> dict[str, Engine]:
-    """One engine for all policies of one architecture: loading a policy's weights before its turn is all they need."""
+    """One engine for all policies of the same architecture: it loads a policy's weights before that policy's turn."""
     kinds: dict[str, Engine] = {}
     engines = {}
     for name, policy in policies.items():
@@ -261,7 +261,7 @@ def first_model(config: Config, task: Task, world: World) -> Load:
     if config.model != "tiny" and not config.warm_start:
         return lambda name: load_model(config.model)
     model, tokenizer = tiny.build(config.seed) if config.model == "tiny" else load_model(config.model)
-    if not can_be_imitated(task.training):  # math and code: the tiny model shows that everything runs, no more
+    if not can_be_imitated(task.training):  # math and code: the tiny model only shows that everything runs
         say(world, f"no warm start: {config.task} has no noisy answers to imitate; {config.model} starts as it is")
     else:
         device = "cpu" if config.model == "tiny" else config.device

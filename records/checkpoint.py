@@ -1,8 +1,8 @@
-"""Run folders: what a run writes, and how it goes on after it was stopped at any moment.
+"""Run folders: what a run writes, and how it resumes after being stopped at any moment.
 
     config.json              every option of the run
     metrics.jsonl            one JSON object a step; the same seed on the same CPU gives the same file
-    timing.jsonl             seconds of each step, apart because they never repeat
+    timing.jsonl             seconds of each step, in a file of their own because they never repeat
     trees.jsonl              what was sampled in a few environments of each step (trees.py)
     evaluations.jsonl        held-out success before, during and after training
     checkpoints/step-000020/ POLICY/ (a transformers folder), POLICY/optimizer/ (sharded), state.json
@@ -90,7 +90,7 @@ def _optimizer_io(io: Callable[..., Any], policy: Policy, folder: Path) -> dict[
     """Save (`dcp.save`) or load (`dcp.load`) the optimizer's state under the names of the weights."""
     fresh = not policy.optimizer.state
     state = {"optimizer": get_optimizer_state_dict(policy.root, policy.optimizer)}
-    if fresh:  # torch makes what is missing by a step of size 0, which AdamW must not count: the next one is the first
+    if fresh:  # torch creates missing state by a step of size 0, which AdamW must not count: the next one is the first
         for values in policy.optimizer.state.values():
             values["step"].zero_()
     options: dict[str, Any] = {"checkpoint_id": str(folder)}

@@ -78,7 +78,7 @@ def draw(results: dict[str, Any]) -> Figure:
 
 
 def draw_curves(axes: Axes, rows: Sequence[Record], steps: int, colours: Mapping[str, str]) -> None:
-    """The mean of each method, as far as all its seeds have got, and every seed."""
+    """Every seed, and the mean of each method up to the last step that all its seeds have reached."""
     ticks = sorted({0, steps} | {step for row in rows for run in row["runs"] for step, *_ in run["curve"]})
     axes.set(xlim=(0, steps), xticks=ticks[:: -(-len(ticks) // 8)], xlabel="training steps")
     axes.set(ylim=(0, 1), yticks=LEVELS, yticklabels=map("{:g}".format, LEVELS))

@@ -1,4 +1,4 @@
-"""What a run says and writes down while it trains: rank 0 does, the other ranks are silent."""
+"""What a run prints and logs while it trains; only rank 0 does so."""
 
 from __future__ import annotations
 

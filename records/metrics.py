@@ -54,7 +54,7 @@ def rollout_metrics(result: Rollout, counts: Mapping[str, int]) -> dict[str, Any
 
 
 def groups_per_turn(groups: Mapping[Hashable, Sequence[Sample]]) -> dict[str, int]:
-    """How many groups there are at each turn: late turns have fewer, their environments are done."""
+    """How many groups there are at each turn: late turns have fewer, because some environments are done."""
     return Counter(f"turn {turn}" for group in groups.values() for turn in {sample.key.turn for sample in group})
 
 
@@ -108,7 +108,7 @@ def transcript(result: Rollout, step: int, limit: int = 4) -> str:
 
 
 class Clock:
-    """Where the seconds of a step went. `seconds` counts on by itself ("generate" and "load", by the team)."""
+    """Where the seconds of a step went. The team keeps adding to `seconds` ("generate" and "load")."""
 
     def __init__(self, seconds: defaultdict[str, float]):
         self.seconds = seconds

@@ -18,7 +18,7 @@ def read_object(path: Path, needs: Iterable[str] = ()) -> Record:
 
 
 def read_log(path: Path, needs: Iterable[str] = ()) -> list[Record]:
-    """One JSON object a line; a missing file has none. A last line without its end is still being written: left out.
+    """One JSON object a line; a missing file has none. An unfinished last line is left out.
 
     ValueError naming file and line when one is damaged or lacks one of `needs`.
     """

@@ -1,4 +1,4 @@
-"""What came out of the experiments: the numbers of every row, collected from their folders, and the table.
+"""The results of the experiments: the numbers of every row, collected from the run folders, and the table.
 
 FOLDER/TRAINING-seedN/         a run of train.py
 FOLDER/plays/ROW-seedN.json    [success, n] of a team that was put together from checkpoints
@@ -35,7 +35,7 @@ class Method:
 
     @property
     def trainings(self) -> list[str]:
-        """All that have to be finished for this row."""
+        """The trainings that must be finished for this row."""
         return list(dict.fromkeys([self.training, *(training for training, _ in self.team.values())]))
 
 

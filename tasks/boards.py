@@ -69,7 +69,7 @@ def render_answer(answer: list) -> str:
 
 
 def parse_moves(answer: list) -> list[str | None]:
-    """Moves as letters of U D L R, None for anything that is no move; at most MAX_MOVES are read."""
+    """Moves as letters U, D, L, R; None for anything that is not a move. At most MAX_MOVES are read."""
     return [_SPELLINGS.get(move.strip().lower()) if isinstance(move, str) else None for move in answer[:MAX_MOVES]]
 
 
@@ -105,18 +105,18 @@ class Board:
     workflow `single`: the planner alone.
     tool `direct`: the tool user writes its proposal itself as an answer line.
     tool `python`: it writes a fenced program, run in the sandbox, and the answer line that this prints is the proposal
-    (a list in its last line will do). The planner sees the program and its output or error, the tool user sees in its
-    next prompt what became of its last program.
+    (a list in its last line is enough). The planner sees the program and its output or error; the tool user's next
+    prompt tells it the result of its last program.
 
     Local rewards: planner .1 format + .1 legal + .8 * act; tool user .1 format + .1 executes + .8 * propose. Roles and
-    weights are the paper's (appendix). `act` and `propose` are ours, because measures that pay an empty plan, a bump or
-    a push on and off again are learned instead of the task. `executes`: the proposed answer is legal (direct), the
+    weights are the paper's (appendix). `act` and `propose` are ours, because a policy learns to exploit measures that
+    pay for an empty plan, a bump or a push on and off again. `executes`: the proposed answer is legal (direct), the
     program ran without an error (python).
     The tool user's team reward is what the team would get if its proposal were the team's answer, computed on a copy.
 
     A subclass says how to make a level (`_generate`), draw it (`_describe`), explain it (`RULES`, `ANSWER`), apply an
-    answer (`_apply`) and measure `progress`. All state must be immutable values, replaced and never changed in place:
-    then a shallow copy is a copy.
+    answer (`_apply`) and measure `progress`. All state must be immutable values, replaced and never changed in place,
+    so that a shallow copy is enough.
     """
 
     RULES: str
@@ -135,8 +135,8 @@ class Board:
         self.done = self.solved = False
         self.proposal: str | None = None  # the tool user's answer of this turn, as the planner will see it
         self.note = FIRST_TURN
-        self.program = ""  # the tool user's of this turn and what came of it, as the planner will see them
-        self.result = ""  # what came of the tool user's last program, as it will see it
+        self.program = ""  # the tool user's program of this turn and its result, as the planner will see them
+        self.result = ""  # the result of the tool user's last program, as the tool user will see it
         self.best = 0.0  # highest potential of the episode so far, see `_new_high`
 
     @property
@@ -247,7 +247,7 @@ class Board:
 
 def _run_program(text: str) -> tuple[bool, bool, list | None, str]:
     """Run the fenced program of a response: was there one, did it run without an error, the answer that it printed, and
-    the program and what came of it in words.
+    the program and its result in words.
     """
     code = sandbox.extract_code(text)
     if code is None:
@@ -268,7 +268,7 @@ def _run_program(text: str) -> tuple[bool, bool, list | None, str]:
 
 
 def printed_answer(text: str) -> list | None:
-    """The answer in what a program printed: its answer line, or else the list that its last lines are.
+    """The answer in what a program printed: its answer line, or else the list in its last lines.
 
     >>> printed_answer("searching\\n['U', 'R']\\n")
     ['U', 'R']

@@ -1,7 +1,7 @@
-"""Does an environment keep the contract? Every mistake in one line: python -m tasks.check file.py:Class [KEY=VALUE ...]
+"""Does an environment follow the contract? One line per mistake: python -m tasks.check file.py:Class [KEY=VALUE ...]
 
-Training trusts an environment blindly: a copy that shares state, or a reward above 1, trains something else without a
-word. The same checks run before a task that is not ours is trained. Like the API tests of PettingZoo and Gymnasium.
+Training trusts an environment blindly: a copy that shares state, or a reward above 1, silently trains something
+else. The same checks run before training on a user's own task. They resemble the API tests of PettingZoo and Gymnasium.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _shape(env: Env) -> Iterator[str]:
 
 
 def _repeats(make: Callable[[], Env], seed: int) -> Iterator[str]:
-    """The seed alone makes the level, and nobody else's random numbers change."""
+    """The seed alone determines the level, and the global random generators stay untouched."""
     before = random.getstate(), str(np.random.get_state())
     first = make().reset(seed=seed)
     if not isinstance(first, type(make())):
@@ -85,7 +85,7 @@ def _repeats(make: Callable[[], Env], seed: int) -> Iterator[str]:
 
 
 def _plays(env: Env, seed: int) -> Iterator[str]:
-    """A few turns with all kinds of texts; each is tried on copies, as in training, and one of them goes on."""
+    """A few turns with all kinds of texts; each is tried on copies, as in training, and one copy is played on."""
     rng = np.random.default_rng(seed)
     try:
         pickle.dumps(env)

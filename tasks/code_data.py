@@ -5,9 +5,9 @@ JSONL: {"question", "tests": [{"input", "output"} | {"fn_name", "args", "expecte
 Several right answers: a test may list further ones under "accept", a Problem may bring a `checker`; HumanEval and MBPP+
 problems that have several get one here. Other data sets do not mark such problems, so filter them before use.
 
-A row is read as it stands or not at all: what is missing, of another type, cut or unrunnable is a ValueError that names
-source, row and field. Where tests come from running a reference solution, that has to parse and to import nothing but
-the standard library; `code_grading.check_references` runs it too.
+A row is read as it stands or not at all: anything missing, truncated, unrunnable or of the wrong type is a ValueError
+that names source, row and field. A reference solution that tests come from must parse and import only the standard
+library; `code_grading.check_references` also runs it.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _apps(row: Row) -> Problem:
         golden = [{"input": _lines(given), "output": _lines(wanted)} for given, wanted in pairs]
     else:
         golden = [{"args": given, "expected": wanted} for given, wanted in pairs]
-        # A row's results stand bare or each in a list of one, and which of the two is not marked.
+        # A row's results are either bare or each in a list of one, and nothing marks which.
         if all(isinstance(wanted, list) and len(wanted) == 1 for _, wanted in pairs):
             golden = [{**test, "wrapped": True} for test in golden]
     question = typed(row, "question", str) + _starter(row)
@@ -328,7 +328,7 @@ FORMATS: tuple[tuple[str, tuple[str, ...], Callable[[Row], Problem]], ...] = (  
 
 @cache
 def load_problems(source: str, split: str = "train", config: str | None = None) -> tuple[Problem, ...]:
-    """Read a data set once in a process. Rows without any test are left out, with a warning that counts them.
+    """Read a data set once per process. Rows without tests are left out, and a warning says how many.
 
     ValueError, naming source and row, for a row of no known format and for one that its format's reader cannot read.
     """

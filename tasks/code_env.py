@@ -31,16 +31,16 @@ class CodeEnv:
 
     Both act at once: prompts come from the state at the start of the turn. A new answer replaces the agent's last one;
     an answer that cannot be read leaves it. `mas` ends when the committed program passes the tester's committed tests,
-    which is agreement and no success. `single` ends when the program passes the examples in the prompt, and after the
+    which is agreement, not success. `single` ends when the program passes the examples in the prompt, and after the
     first readable program when there are none. `solved`: the committed program passes all golden tests.
 
     Team reward: share of golden tests that the candidate program passes; the tester's is that of the committed program.
     Local rewards. Coder (paper, appendix): .1 the program parses, .1 it runs through the first golden input, .8 golden
     share. Tester: .2 its tests can be read, .8 times the share of them that a reference solution passes (paper,
     appendix). Ours is that the .8 are halved when a program that prints (returns) nothing passes all of them, because
-    tests that everything passes are the cheapest way to agree. Ours is what happens without a reference, because nobody
-    knows then whether tests are right: a committed program that passes all golden tests stands in, and before there is
-    one the .8 are not paid.
+    tests that everything passes are the cheapest way to agree. Also ours: what happens without a reference, when nobody
+    knows whether tests are right: a committed program that passes all golden tests stands in for it, and until there
+    is one the .8 are not paid.
 
     Both see the problem, its first three examples, the committed program, the tester's tests and how the program fared
     on them (each shortened, see SHOWN_*), and whether their own last answer could not be read.

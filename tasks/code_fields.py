@@ -1,6 +1,6 @@
-"""Typed fields of a row: what is missing, of another type, cut or unrunnable is a ValueError that names the field.
+"""Typed fields of a row: anything missing, truncated, unrunnable or of the wrong type is a ValueError naming the field.
 
-(Or the fields, where only together they make no sense, such as "prompt, canonical_solution".)
+(Or the fields, when only their combination makes no sense, such as "prompt, canonical_solution".)
 """
 
 from __future__ import annotations

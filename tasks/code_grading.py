@@ -1,4 +1,4 @@
-"""Verdicts about programs: run them in the sandbox on test inputs, compare what comes back out here.
+"""Verdicts on programs: run them in the sandbox on test inputs, and compare the results outside it.
 
 The verdict is the parent's: a test sends its *input* into the sandbox, what the program printed or returned comes back
 as data, and only here is it compared with the expected answer. The child never holds an expected answer, so a program
@@ -24,7 +24,7 @@ from tasks.code_values import distinct, freeze, from_data, number_key, read_repl
 from tasks.fences import shorten
 from tasks.sandbox import run_many, run_program
 
-GOLDEN_TESTS = 50  # tests of a problem that are used: more cost time and hardly ever change a verdict
+GOLDEN_TESTS = 50  # tests used per problem: more would cost time and hardly ever change a verdict
 PATIENCE = 3  # a program that ran into the time limit this often is not run on the remaining tests
 SHOWN = 300  # characters of what came back from a test that are kept for feedback
 
@@ -126,15 +126,15 @@ class Grade:
 
 
 def grade_program(code: str, tests: Sequence[Test], timeout: float = 10.0, checker: Checker | None = None) -> Grade:
-    """Run a program on tests, each in a process of its own; `timeout` is seconds a test.
+    """Run a program on tests, each in its own process; `timeout` is in seconds per test.
 
     Tests: {"input": str, "output": str} for programs, {"fn_name", "args": list, "expected"} for functions and methods
     of `class Solution` (or as text, one JSON value a line, under "args" or "input" and "output"). Further fields of a
     test: "accept", a list of other right answers; of calls also "atol", the tolerance of floats, and "exact": the
     expected value did not come through JSON (see `same_value`).
 
-    Raises ValueError on anything else and InfraError when the sandbox fails. After PATIENCE timeouts the rest counts as
-    timeouts, not run. A reply that is no data, whatever it is, has the status "error".
+    Raises ValueError on anything else and InfraError when the sandbox fails. After PATIENCE timeouts the remaining
+    tests are not run and count as timeouts. A reply that is not data, whatever it is, has the status "error".
     """
     if not tests:
         raise ValueError("a program cannot be graded without tests")
@@ -253,7 +253,7 @@ def _from_call(call: dict) -> Test:
 
 
 def _plain_equality(test: ast.expr, fn_name: str | None) -> bool:
-    """f(...) == something: nothing that comparing with the reference's result would not say."""
+    """f(...) == something: comparing with the reference's result says the same."""
     if not isinstance(test, ast.Compare) or not isinstance(test.left, ast.Call):
         return False
     function = test.left.func
@@ -306,7 +306,7 @@ def reference_solution(problem: Problem, timeout: float) -> str | None:
 
 def check_references(problems: Sequence[Problem], workers: int) -> None:
     """Run every reference solution that golden tests come from, before the first step. ValueError, naming source and
-    row, for one that fails; InfraError when the sandbox does. `golden_tests` keeps what it ran."""
+    row, for one that fails; InfraError when the sandbox does. `golden_tests` caches the results."""
     with ThreadPoolExecutor(workers) as pool:
         for _ in pool.map(golden_tests, [problem for problem in problems if not problem.tests]):
             pass

@@ -1,7 +1,7 @@
 """Comparing what a program printed or returned with what is right, and the form in which returned values travel.
 
-A program chooses what comes back. So nothing here takes longer than in proportion to its size, and everything that is
-no plain data ends in a ValueError or TypeError.
+A program chooses what comes back. So everything here takes time at most proportional to its size, and anything that is
+not plain data raises a ValueError or TypeError.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def same_output(expected: str, printed: str) -> bool:
     """Line by line; blanks at the end of a line and empty lines at the end do not count, all other blanks do.
 
     Integers must be equal, floats within TOLERANCE; nan matches nothing. "2" accepts "2.0" but not "2.0000001". Digits
-    after a leading zero are no number but text: "0011" is not "11".
+    after a leading zero are text, not a number: "0011" is not "11".
     """
     wanted, got = ([line.rstrip() for line in text.rstrip().split("\n")] for text in (expected, printed))
     return len(wanted) == len(got) and all(map(_same_line, wanted, got))
@@ -102,7 +102,7 @@ _NOT_IN_JSON = (tuple, set, frozenset, bytes, bytearray, complex)
 
 
 def _meanings(text: Any) -> list:
-    """What a text in JSON may have been: itself, or the value that it writes in JSON or in Python."""
+    """What a text in JSON may have been: itself, or the value that it represents in JSON or in Python."""
     for read in (json.loads, ast.literal_eval):
         try:
             return [text, read(text[:10_000])]

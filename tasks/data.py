@@ -1,7 +1,7 @@
 """Data sets: read rows from a local file or from the hub, and keep splits apart. Standard library only.
 
 A source is a local `.jsonl` file (one JSON object a line), a local `.json` file (one list of objects) or a hub id such
-as `openai/gsm8k`, which needs the optional package `datasets`. Nothing is skipped or replaced in silence: a file that
+as `openai/gsm8k`, which needs the optional package `datasets`. Nothing is skipped or replaced silently: a file that
 is missing, empty or malformed is an error that names the file and the line.
 """
 
@@ -100,7 +100,7 @@ def _read_hub(source: str, split: str, config: str | None) -> list[Row]:
         import datasets
     except ImportError:
         raise ImportError(
-            f"data {source!r} is no .jsonl or .json file; to read it as a hub id: pip install datasets"
+            f"data {source!r} is not a .jsonl or .json file; to read it as a hub id: pip install datasets"
         ) from None
     return [dict(row) for row in datasets.load_dataset(source, config, split=split)]
 

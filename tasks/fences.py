@@ -1,6 +1,6 @@
 """Texts of models: their fenced blocks, and what others see of them.
 
-Every step takes time in proportion to the text, whatever a model wrote.
+Every step takes time proportional to the length of the text, whatever a model wrote.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ warnings.filterwarnings("ignore", module=re.escape("<answer>"))  # a model's inv
 def extract_code(text: str) -> str | None:
     """The last fenced python block that parses (tagged python, python3 or py), or None. See `fenced_blocks`.
 
-    None as well when the blocks up to there, counted from the end, have more than MAX_CODE characters.
+    Also None when the blocks up to there, counted from the end, have more than MAX_CODE characters.
     """
     unread = MAX_CODE
     for block in reversed(fenced_blocks(text, ("python", "python3", "py"))):

@@ -1,9 +1,9 @@
 """Write the data sets of the paper's experiments as JSONL files: python -m tasks.fetch NAME|all --output data/
 
 Sources and splits are those of the authors' scripts (docs/reproduce.md). This needs a network and the optional package
-`datasets`; training then needs neither. A row is written as its source has it, less the fields that nobody reads, and
-only if it loads as a problem. A training set comes after the evaluation sets of its kind and loses every question that
-one of them has. What is left out is counted, on the console and in `sources.json`.
+`datasets`; training then needs neither. A row is written as in its source, without the fields that are never read, and
+only if it loads as a problem. A training set is written after the evaluation sets of its kind, without any question
+that is in one of them. What is left out is counted, on the console and in `sources.json`.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def load(source: Source) -> Iterable[Row]:
 
 
 def question_of(row: Row, format: str) -> str:
-    """The normalised question of a row. An exception when nobody could train or be evaluated on it."""
+    """The normalised question of a row. Raises if the row is useless for both training and evaluation."""
     if format == "mathematics":
         return normalize_question(math_env.read_problem(row).question)
     (read,) = [read for name, _, read in code_data.FORMATS if name == format]

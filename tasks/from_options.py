@@ -48,7 +48,7 @@ def make_task(
     defaults: Mapping[str, Any] | None = None,
     training: bool = True,
 ) -> Task:
-    """The task of a run; `pairs` are KEY=VALUE, `defaults` hold where they say nothing.
+    """The task of a run; `pairs` are KEY=VALUE, `defaults` apply where they say nothing.
 
     `training=False`: only the held-out levels are needed, and --data may be missing. Raises ValueError on options that
     the task does not have and on questions that are in both sets.

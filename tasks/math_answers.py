@@ -41,7 +41,7 @@ _BARE_BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*([^\s{$][^\s$]*)")
 
 
 def visible_text(text: str) -> str:
-    """A response without what stands inside <think>."""
+    """A response without the text inside <think>."""
     visible, thinking = [""], False
     for part in re.split(r"(</?think>)", text):
         if part == "</think>" and not thinking:  # the template had opened it
@@ -135,7 +135,7 @@ class _Pool:
         self.slow_lane = threading.Semaphore(size - 1)
 
     def equal(self, gold: str, answer: str, tolerance: Tolerance) -> bool:
-        """The workers' verdict; time up counts as different. InfraError when no worker survives the question."""
+        """The workers' verdict; a timeout counts as different. InfraError when no worker survives the question."""
         self.counts["compared"] += 1
         verdict = self._ask(gold, answer, tolerance, QUICK)
         if verdict is None:

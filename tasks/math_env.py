@@ -7,11 +7,11 @@ r"""Mathematics: a reasoner thinks, a tool user computes, and in the larger team
 | `ensemble` | `reasoner_1`.., `tool_user_1`.., `judge` | the judge's | all of them gave the same answer |
 
 Agreement only ends the episode. It earns nothing, and `solved` means that the team's answer equals the gold. Running
-out of turns is no end of the task: the rollout counts them.
+out of turns does not end the task: the rollout counts turns.
 
 Everybody sees what all did in the previous turn: a reasoner's reasoning, a tool user's program and what it printed, and
-the answer read from it, shortened to WORK_SHOWN and SHOWN characters. What failed is told to its author alone. Within a
-turn the judge sees the same of all others; the others see nothing of each other (the judge is why `ensemble` is not
+the answer read from it, shortened to WORK_SHOWN and SHOWN characters. A failure is shown only to its author. Within a
+turn the judge sees the same from all others; the others see nothing of each other (the judge is why `ensemble` is not
 `simultaneous` as a whole).
 
 How answers are read and compared: `math_answers.py`.
@@ -57,7 +57,7 @@ _INSTRUCTION = re.compile(r"(?:(?<=[.?!:$\n])|^)[^.?!\n]*\\boxed\s*\{\s*\}[^\n]*
 
 
 def read_problem(row: dict[str, Any]) -> Problem:
-    """One row of a data set, its format told by its fields. ValueError, naming the field, when none fits.
+    """One row of a data set; its fields determine its format. ValueError, naming the field, when none fits.
 
     | data | question | answer |
     |---|---|---|
@@ -290,7 +290,7 @@ class MathEnv:
         )
 
     def _shown(self, answers: tuple[str | None, ...], work: tuple[str, ...], members: Sequence[int]) -> str:
-        """Each agent's answer, and under it how it came to it."""
+        """Each agent's answer, and below it how the agent found it."""
         shown = ((self.agents[i], answers[i], work[i]) for i in members)
         return "\n\n".join(
             f"{agent}: {'no answer' if answer is None else answer[:SHOWN]}\n{text}".strip()

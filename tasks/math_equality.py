@@ -10,12 +10,12 @@ r"""Equality of mathematical answers, as a pure function on cleaned texts: struc
 What counts as equal (`tests/test_math_answers.py` has the long list):
 - Exact values are exactly equal. A decimal may stand for a gold without a finite decimal (1/3, pi) when it is that gold
   rounded to the decimal's own digits, at least 6 significant ones; or it is within the tolerance that came with the
-  gold. 35\% equals 35 and 0.35. 1e-7 is a number. What is infinite or undefined equals its own spelling only.
+  gold. 35\% equals 35 and 0.35. 1e-7 is a number. An infinite or undefined value equals only its own spelling.
 - Commas merge only as thousands marks (groups of three digits, outside brackets); else they separate a list.
 - Lists and sets have no order, tuples have. (2,5] equals 2 < x \le 5 and \{x \mid 2 < x \le 5\}. `x = 5` equals `5`,
   not `y = 5`. Equations are equal up to a constant factor. Ratios scale, clock times do not.
-- A gold with a base (52_8) wants that numeral and no other. Known units, degree signs and money marks may be left out,
-  but not exchanged for others. All other words must be there, without case.
+- A gold with a base (52_8) accepts only that numeral. Known units, degree signs and currency signs may be left out,
+  but not exchanged for others. All other words must match, ignoring case.
 
 `same` can run for hours on a short hostile text: call it where it can be killed, as `math_answers.py` does.
 """

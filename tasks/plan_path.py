@@ -11,7 +11,7 @@ from tasks.boards import MAX_MOVES, MOVES, Board, Cell, Outcome, parse_moves
 
 
 class PlanPath(Board):
-    """Walk from the start to the goal around blocked cells, `max_moves` moves a turn at most.
+    """Walk from the start to the goal around blocked cells, with at most `max_moves` moves per turn.
 
     Team reward: 1 at the goal, else max(0, (d_before - d_after) / d_start), d the shortest-path distance to the goal.
     Progress, the .8 share of both roles: net steps towards the goal / max(moves given, min(max_moves, d_before)), at
@@ -106,7 +106,7 @@ class PlanPath(Board):
 
     @property
     def progress(self) -> float:
-        """Share of the way that is done, net: 0 where it is as long as at the start or longer."""
+        """Net share of the way covered: 0 when the remaining way is as long as at the start, or longer."""
         return max(0.0, 1 - self.distance[self.position] / self.distance[self.start])
 
     def _apply(self, answer: list) -> Outcome:

@@ -33,12 +33,12 @@ def task_class(task: str) -> type:
 
 
 def _module_of_file(path: Path) -> ModuleType:
-    """The module in a file, loaded once; under a name of its own, so that it hides no other and can be pickled."""
+    """The module in a file, loaded once under a unique name, so that it hides no other module and can be pickled."""
     name = f"task_{path.stem}_{zlib.crc32(str(path.resolve()).encode()):08x}"
     if name not in sys.modules:
         spec = spec_from_file_location(name, path)
         if spec is None or spec.loader is None:
-            raise ImportError(f"{path} is no Python file")
+            raise ImportError(f"{path} is not a Python file")
         sys.modules[name] = module_from_spec(spec)
         try:
             spec.loader.exec_module(sys.modules[name])

@@ -1,16 +1,16 @@
-"""Running programs that a model wrote: every program of training is untrusted. Standard library only, Linux first.
+"""Run programs that a model wrote; every program in training is untrusted. Standard library only, Linux first.
 
     run_program("print(int(input()) + 1)", stdin="7").stdout == "8\\n"
 
-A call starts one *supervisor* (`sandbox_supervisor.py`), a small Python process of ours, and that forks the program.
+A call starts one *supervisor* (`sandbox_supervisor.py`), a small Python process of ours, which forks the program.
 With bubblewrap the supervisor is process 1 of a fresh process namespace: no network, a read-only system without home
 directories, /proc or environment, a private /tmp, and when it exits the kernel ends whatever else is in there, sessions
 and double forks included. A seccomp filter (`seccomp.py`) leaves only the system calls that computing needs.
 
 Without bubblewrap a program cannot start processes or threads at all, gets the same filter, and where the kernel has
-Landlock writes only to a folder of its own (`sandbox_folder.py`). This keeps accidents out but is no security boundary:
-a program can still read files, an ordinary user's can change the modes of that user's files, and a kernel may lack
-both. A warning says so once; `set_mode("require")` refuses it.
+Landlock writes only to a folder of its own (`sandbox_folder.py`). This prevents accidents but is no security boundary:
+a program can still read files, an ordinary user's program can change the modes of that user's files, and a kernel may
+lack both. A warning says so once; `set_mode("require")` refuses it.
 
 `run_many` runs one program on several inputs in one sandbox, at the price of one fork each. No run sees another: the
 supervisor never executes a line of the program, and after a run that left a trace in its folder, even a time stamp, a
@@ -207,7 +207,7 @@ def _readable(data: bytes) -> BinaryIO:
 
 @lru_cache
 def _supervisor() -> str:
-    """The program of the supervisor, compiled: that is a tenth of the time that a sandbox takes to start."""
+    """The supervisor's program, compiled once: compiling would take a tenth of a sandbox's start-up time."""
     path = Path(__file__).with_name("sandbox_supervisor.py")
     code = marshal.dumps(compile(path.read_text("utf-8"), "<sandbox>", "exec", optimize=2))
     return f"import marshal; exec(marshal.loads(bytes.fromhex('{code.hex()}')))"

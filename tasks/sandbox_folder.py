@@ -10,8 +10,8 @@ import tempfile
 class WorkFolder:
     """`path` is for a program, inside a folder that is not: another user can neither rename nor replace it.
 
-    Both are held open and emptied through that, so a program that moves them or puts links in their place (an ordinary
-    user's can, on a kernel without Landlock) does not make us touch anything else.
+    Both are held open and emptied through their descriptors. A program may move them or put links in their place (an
+    ordinary user's can, on a kernel without Landlock), but we then touch nothing else.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class WorkFolder:
 
     def remove(self) -> None:
         for folder in self.held:
-            with contextlib.suppress(OSError):  # a folder that stays is no reason to stop a training
+            with contextlib.suppress(OSError):  # a leftover folder is no reason to stop training
                 _empty(folder)
                 os.rmdir(os.readlink(f"/proc/self/fd/{folder}"))  # where it is now
             os.close(folder)

@@ -68,7 +68,7 @@ def receive(size):
 
 
 def traces(stdin):
-    """Changes with everything that a program can leave for the next one: files, and attributes of what was there."""
+    """A value that changes with anything a program can leave for the next one: files, and attributes of old files."""
     return os.listdir("."), *((os.stat(path).st_mode, os.stat(path).st_ctime_ns) for path in (".", stdin))
 
 

@@ -25,8 +25,8 @@ class Sokoban(Board):
 
     Positions are bit masks on a grid with one extra ring of cells, so that one shift moves a whole set of cells and
     nothing leaves the board. `to_go` maps (boxes, cells the player can walk to) to pushes to go; deadlocks are missing.
-    It is found once a level, backwards: pulling boxes away from the goals visits all the solvable positions and no
-    other.
+    It is computed once per level, backwards: pulling boxes away from the goals visits all solvable positions and no
+    others.
 
     Options: `rows`, `cols` (cells, walls included), `boxes`, `max_moves` (moves a turn).
     Levels: random inner walls and goals, then a random solvable position at least boxes + 2 pushes from the solution.

@@ -26,7 +26,7 @@ class Sudoku(Board):
     Team reward: 1 when solved, else 0.
     Potential, whose new highs are the .8 share of both roles (newly correct cells, consistency with the solution):
     (right - wrong cells of the answer) / blanks of the puzzle. Wrong cells count against right ones, so that a constant
-    or random grid is worth no more than empty cells, and a cell is filled in with profit only by who is more likely
+    or random grid is worth no more than empty cells, and filling in a cell pays only for an agent that is more likely
     right than wrong. Legal: at least one cell is filled anew and none is left out.
 
     Options: `size` (4, 6 or 9), `blanks` (empty cells, half of all by default).
@@ -154,7 +154,7 @@ def _clashes(grid: Sequence[int], size: int) -> set[int]:
 def _completions(grid: Sequence[int], size: int, rng: np.random.Generator | None = None) -> Iterator[tuple[int, ...]]:
     """Every way to fill the empty cells of a grid without clashes, in random order with `rng`.
 
-    ValueError after MAX_TRIES numbers: some puzzles without a solution would take hours to be found out.
+    ValueError after MAX_TRIES numbers: some puzzles without a solution would take hours to detect.
     """
     peers, tries = _peers(size), 0
 
