@@ -3,7 +3,10 @@
     config.json              every option of the run
     metrics.jsonl            one JSON object a step; the same seed on the same CPU gives the same file
     timing.jsonl             seconds of each step, apart because they never repeat
+    groups.jsonl             how rewards and advantages of each step are distributed (groups.py)
     trees.jsonl              what was sampled in a few environments of each step (trees.py)
+    boards.jsonl             a few held-out boards at every evaluation (boards.py)
+    run.json                 the commands that worked on the run (log.py)
     checkpoints/step-000020/ POLICY/ (a transformers folder), POLICY/optimizer/ (sharded), state.json
     checkpoints/latest       name of the newest complete checkpoint
 
