@@ -30,7 +30,6 @@ from records.groups import has_signal
 from rollout import Decode, Episode, Rollout
 
 DIGITS = 7  # significant ones, of recorded rewards and advantages: small differences make large advantages
-CHOICE = "of each step those with the most groups that have a signal"  # what is recorded, for people
 Level = Callable[[int], Env]
 
 
@@ -121,4 +120,4 @@ def _candidate(sample: Sample, decode: Decode) -> dict[str, Any]:
 
 
 def _digits(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")
+    return float(f"{value:.{DIGITS}g}") if abs(value) > 1e-12 else 0.0  # less is left over from rounding

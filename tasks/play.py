@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from itertools import count
 
-from envs import TASKS, make_env
+from envs import TASKS, Message, make_env, picture
 from tasks.boards import parse_answer
 
 
@@ -31,6 +32,15 @@ def read_answer() -> str | None:
     return text or None
 
 
+def shown_once(message: Message, board: str, rules: set[str]) -> str:
+    """A message without what the player has seen: the board of this turn, and lines of rules, which are added."""
+    if message["role"] == "system":
+        lines = [line for line in message["content"].split("\n") if line not in rules]
+        rules.update(lines)
+        return "\n".join(lines)
+    return message["content"].replace(board, "(the board above)") if board else message["content"]
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Play the roles of a task by hand: read a prompt, write an answer, see what it is worth."""
     parser = argparse.ArgumentParser(description=main.__doc__)
@@ -46,11 +56,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (ValueError, OSError) as error:
         parser.error(str(error))
     print("An answer ends with its answer line, a closing ``` or an empty line. Ctrl-D ends the game.")
-    while not env.done:
+    rules: set[str] = set()
+    for turn in count(1):
+        if env.done:
+            break
+        board = picture(env)
+        print(f"\n--- turn {turn} ---\n{board}".rstrip())
         at_start = {agent: env.observe(agent) for agent in env.agents}
         for agent in env.agents:
             for message in at_start[agent] if env.simultaneous else env.observe(agent):
-                print(f"\n[{agent}: {message['role']}]\n{message['content']}")
+                text = shown_once(message, board, rules)
+                if text:
+                    print(f"\n[{agent}: {message['role']}]\n{text}")
             answer = read_answer()
             if answer is None:
                 print("\nEnd of input.")
@@ -58,6 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             reward = env.step(agent, answer)
             parts = " ".join(f"{name}={value:.2f}" for name, value in reward.info.items())
             print(f"-> team={reward.team:.2f} local={reward.local:.2f} {parts}")
+    print(f"\n{picture(env)}".rstrip())
     print("Solved." if env.solved else "The task has ended unsolved.")
 
 

@@ -158,7 +158,7 @@ def test_a_step_in_which_nothing_was_scored():
     assert (row["signal"], sum(row["advantages"]), row["rewards"], row["reward_limit"]) == ([0.0], 0, {}, 1.0)
 
 
-# ----------------------------------------------------------------------------------------------------------- evaluations
+# ----------------------------------------------------------------------------------------------------------- evaluation
 
 
 def evaluation(level, script, count=6):
