@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from itertools import count
 
 from envs import TASKS, Message, make_env, picture
 from tasks.boards import parse_answer
@@ -32,13 +31,20 @@ def read_answer() -> str | None:
     return text or None
 
 
-def shown_once(message: Message, board: str, rules: set[str]) -> str:
-    """A message without what the player has seen: the board of this turn, and lines of rules, which are added."""
+def unseen(message: Message, board: str, seen: set[str]) -> str:
+    """What the player has not read yet of a message: a board is drawn once a turn, a line of rules once a game.
+
+    `seen` are boards and lines; it grows by those of this message.
+    """
+    text = message["content"]
     if message["role"] == "system":
-        lines = [line for line in message["content"].split("\n") if line not in rules]
-        rules.update(lines)
-        return "\n".join(lines)
-    return message["content"].replace(board, "(the board above)") if board else message["content"]
+        new = [line for line in text.split("\n") if line not in seen]
+        seen.update(new)
+        return "\n".join(new)
+    if board and board in text:
+        text = text.replace(board, "(the board above)") if board in seen else text
+        seen.add(board)
+    return text
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -56,16 +62,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (ValueError, OSError) as error:
         parser.error(str(error))
     print("An answer ends with its answer line, a closing ``` or an empty line. Ctrl-D ends the game.")
-    rules: set[str] = set()
-    for turn in count(1):
-        if env.done:
-            break
-        board = picture(env)
-        print(f"\n--- turn {turn} ---\n{board}".rstrip())
+    seen: set[str] = set()
+    while not env.done:
         at_start = {agent: env.observe(agent) for agent in env.agents}
+        board = picture(env)
+        seen.discard(board)  # it may be that of the turn before
+        if not any(board in message["content"] for message in at_start[env.agents[0]]):
+            print(f"\n{board}")
         for agent in env.agents:
             for message in at_start[agent] if env.simultaneous else env.observe(agent):
-                text = shown_once(message, board, rules)
+                text = unseen(message, board, seen)
                 if text:
                     print(f"\n[{agent}: {message['role']}]\n{text}")
             answer = read_answer()
