@@ -4,13 +4,19 @@ import json
 
 import pytest
 from helpers import ScriptedEngine, Toy
+from test_report import CONFIG, KEYS, ask, ask_page, browser
 
+import report
 from distributed.world import World
 from envs import make_env, picture
 from grouping import assign_advantages, group_samples, trajectory_key
 from records.boards import LEVELS, board_rows, replay
+from records.checkpoint import append_row, cut_log
+from records.compare import comparison, labels
 from records.groups import BINS, group_row
 from records.log import Log
+from records.metrics import rollout_metrics
+from records.page import choice, clocks, duration, read_run, sections, summary
 from records.trees import tree_rows
 from rollout import evaluate, rollout_chains, rollout_tree
 from tasks.plan_path import PlanPath
@@ -219,3 +225,223 @@ def test_every_command_that_worked_on_a_run_is_noted(tmp_path, monkeypatch):
     assert set(first) == {"command", "date", "versions", "processes", "seconds"}
     assert set(first["versions"]) == {"python", "torch", "transformers", "numpy"}
     assert 0 <= first["seconds"] < 60
+
+
+# ----------------------------------------------------------------------------------------------------------- comparison
+
+
+def a_run(folder, seconds=2.0, **options):
+    """Two steps of Drawn environments with an evaluation before and after them."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({**CONFIG, "seed": 3, **options}), encoding="utf-8")
+    log, numbers = make_log(folder), iter(range(10**6))
+    log.clear()
+    log.evaluation(0, evaluation(lambda number: Drawn(), lambda request, k: "1"))
+    for step in (0, 1):
+        result = play(
+            [Drawn(), Drawn()], (lambda request, k: str(next(numbers) % 7)) if step else lambda request, k: "4"
+        )
+        counts = assign_advantages(group_samples(result.samples))
+        row = {"step": step, **rollout_metrics(result, counts)}
+        log.step(row, {"step_s": seconds}, result, example=False)
+    log.evaluation(2, evaluation(lambda number: Drawn(), lambda request, k: "2!" if request.agent == "bob" else "3"))
+    return folder
+
+
+def embedded(page):
+    return json.loads(page.split('<script type="application/json" id="data">')[1].split("</script>")[0])
+
+
+def test_runs_are_compared_by_steps_tokens_and_seconds(tmp_path, capsys):
+    one, two = a_run(tmp_path / "one"), a_run(tmp_path / "two", seconds=3.0, alpha=0.5, lr=1e-3)
+    capsys.readouterr()
+    report.main([str(one), str(two)])
+    assert capsys.readouterr().out.startswith(f"{tmp_path / 'comparison.html'}: 2 runs, 4 steps, ")
+    page = (tmp_path / "comparison.html").read_text(encoding="utf-8")
+    data = embedded(page)
+    assert data["differences"] == {
+        "runs": ["one", "two"],
+        "options": [["alpha", ["1.0", "0.5"]], ["lr", ["–", "0.001"]]],
+    }
+    tokens = 2 * 4 * 3 * 2  # environments, stages, candidates, tokens of an answer
+    assert data["clocks"] == [
+        {"tokens": [0, tokens, 2 * tokens], "seconds": [0, 2.0, 4.0]},
+        {"tokens": [0, tokens, 2 * tokens], "seconds": [0, 3.0, 6.0]},
+    ]
+    charts = {chart["title"]: chart["series"] for chart in data["sections"][0]["charts"]}
+    assert [(line["name"], line["run"], line["y"]) for line in charts["Held-out success"]] == [
+        ("one", 0, [0.0, 1.0]), ("two", 1, [0.0, 1.0]),
+    ]  # fmt: skip
+    assert [line["name"] for line in charts["Reward"]] == ["one ann", "one bob", "two ann", "two bob"]
+    assert labels([read_run(one), read_run(one), read_run(two)]) == ["one (1)", "one (2)", "two"]
+
+
+def test_one_bad_run_among_several_is_named(tmp_path):
+    one = a_run(tmp_path / "one")
+    with pytest.raises(SystemExit, match="nowhere holds no run"):
+        report.main([str(one), str(tmp_path / "nowhere")])
+    assert not (tmp_path / "comparison.html").exists()
+
+
+def test_steps_that_are_missing_leave_only_the_axis_of_steps(tmp_path):
+    run = a_run(tmp_path / "one")
+    (run / "groups.jsonl").unlink()
+    assert clocks(read_run(run)) == {"seconds": [0, 2.0, 4.0]}
+    cut_log(run / "timing.jsonl", 1)
+    assert clocks(read_run(run)) == {}
+
+
+# ------------------------------------------------------------------------------------------------------------- the page
+
+
+def test_the_top_says_who_started_it_when_and_with_what(tmp_path):
+    run = a_run(tmp_path / "one")
+    facts = dict(summary(read_run(run)))
+    session = json.loads((run / "run.json").read_text(encoding="utf-8"))["sessions"][0]
+    assert (facts["Seed"], facts["Command"]) == ("3", session["command"])
+    assert facts["Date"] == f"{session['date'].replace('T', ' ')}, {duration(session['seconds'])}"
+    assert f"torch {session['versions']['torch']}" in facts["Versions"]
+
+
+def test_the_page_says_how_the_recorded_environments_were_chosen(tmp_path):
+    run = a_run(tmp_path / "one")
+    assert "most groups that have a signal" in choice(read_run(run))
+    (run / "groups.jsonl").unlink()  # a run of an older version
+    assert choice(read_run(run)) == "The first environments of each step are recorded."
+
+
+def test_charts_by_role_and_by_turn(tmp_path):
+    charts = {c["title"]: c["series"] for part in sections(read_run(a_run(tmp_path / "one"))) for c in part["charts"]}
+    assert [(line["name"], line["x"], line["y"]) for line in charts["Held-out format"]] == [
+        ("ann", [0, 2], [1.0, 1.0]), ("bob", [0, 2], [1.0, 1.0]),
+    ]  # fmt: skip
+    assert [(line["name"], line["y"]) for line in charts["Groups with a signal"]] == [
+        ("turn 0", [0.0, 1.0]), ("turn 1", [0.0, 1.0]),
+    ]  # fmt: skip
+
+
+def test_without_javascript_there_are_curves_and_a_tree(tmp_path):
+    run = a_run(tmp_path / "<one> {{DATA}}")
+    page = report.page(read_run(run))
+    assert page.count("<noscript>") == page.count("</noscript>") == 1
+    still = page.split("<noscript>")[1].split("</noscript>")[0]
+    assert "<h3>Success</h3>" in still
+    assert still.count("<polyline") > 20
+    assert "One recorded tree: step 1, environment 0" in still  # not step 0, where nothing was learned
+    assert "<pre class='board'>empty</pre>" in still
+    assert still.count("★ <code>") == 4
+    assert "<h1>&lt;one&gt; {{DATA}}</h1>" in page
+    assert embedded(page)["boards"]
+
+
+# -------------------------------------------------------------------------------------------------------------- browser
+
+
+@browser
+@pytest.mark.slow
+def test_ways_through_a_run(tmp_path):
+    answer = ask(a_run(tmp_path / "one"), KEYS + """
+        answer = [status()];
+        for (const way of ["signal", "unsolved", "largest"]) {
+          document.getElementById(`way-${way}`).click();
+          answer.push(status());
+        }
+        press("n");
+        const most = Math.max(...groups.map((one) => one.most));
+        document.getElementById("way-largest").click();
+        const { stage } = current();
+        answer.push(stage.candidates.some((candidate) => Math.abs(candidate.advantage) === most));
+    """, "#step=0&env=0&stage=0")  # fmt: skip
+    assert answer[0].startswith("Step 0, environment 0")
+    assert answer[1] == "Step 1, environment 0: out of turns (2 turns). Shown: turn 0, ann."
+    assert answer[2] == "Step 1, environment 1: out of turns (2 turns). Shown: turn 0, ann."
+    assert answer[3].startswith("Step 1")
+    assert answer[4] is True
+
+
+@browser
+@pytest.mark.slow
+def test_boards_are_shown_before_and_after(tmp_path):
+    answer = ask(a_run(tmp_path / "one"), """
+        const boards = () => [...document.querySelectorAll(".boards pre")].map((node) => node.textContent);
+        answer = [boards()];
+        const rows = [...document.querySelectorAll(".candidates tbody tr")];
+        rows[0].dispatchEvent(new PointerEvent("pointerenter"));
+        answer.push(boards());
+        rows[0].dispatchEvent(new PointerEvent("pointerleave"));
+        answer.push(boards());
+        rows[1].querySelector("button").click();
+        rows[1].dispatchEvent(new PointerEvent("pointerleave"));
+        answer.push(boards(), rows.map((row) => row.classList.contains("shown")));
+    """, "#step=1&env=0&stage=0")  # fmt: skip
+    first, second, third = (["empty", f"ann:{k}"] for k in range(3))
+    assert answer == [third, first, third, second, [False, True, False]]  # the third is committed
+
+
+@browser
+@pytest.mark.slow
+def test_a_slider_walks_a_board_through_training(tmp_path):
+    answer = ask(a_run(tmp_path / "one"), """
+        const shown = () => [document.getElementById("board-status").textContent,
+          [...document.querySelectorAll("#film .board")].map((node) => node.textContent)];
+        answer = [shown()];
+        const slider = document.getElementById("evaluation");
+        slider.value = slider.max;
+        slider.dispatchEvent(new Event("input"));
+        answer.push(shown());
+    """)  # fmt: skip
+    assert answer[0] == [
+        "After 0 steps: out of turns (4 actions).",
+        ["empty", "ann:1", "ann:1|bob:1", "ann:1|bob:1|ann:1", "ann:1|bob:1|ann:1|bob:1"],
+    ]
+    assert answer[1] == ["After 2 steps: solved (2 actions).", ["empty", "ann:3", "ann:3|bob:2!"]]
+
+
+@browser
+@pytest.mark.slow
+def test_a_click_on_a_curve_opens_that_step(tmp_path):
+    answer = ask(a_run(tmp_path / "one"), KEYS + """
+        const plot = document.querySelectorAll("figure svg.opens")[2], box = plot.getBoundingClientRect();
+        const at = (type, share) => plot.dispatchEvent(new PointerEvent(type,
+          { clientX: box.left + 44 + share * (box.width - 44), clientY: box.top + 50, bubbles: true }));
+        at("pointermove", 0.9);
+        at("click", 0.9);
+        answer = [status(), document.getElementById("spread-step").previousSibling.textContent];
+    """, "#step=0&env=0&stage=0")  # fmt: skip
+    assert answer == ["Step 1, environment 0: out of turns (2 turns). Shown: turn 0, ann.", "Step 1"]
+
+
+@browser
+@pytest.mark.slow
+def test_curves_of_several_runs_over_tokens(tmp_path):
+    runs = [a_run(tmp_path / "one"), a_run(tmp_path / "two", alpha=0.5)]
+    probe = """<script>{ const select = document.getElementById("axis"); select.value = "tokens";
+      select.dispatchEvent(new Event("change"));
+      const answer = [[...select.options].map((option) => option.value),
+        document.querySelector("figure .legend").textContent, document.getElementById("differences").textContent,
+        document.getElementById("explorer").checkVisibility()];
+      const out = document.createElement("pre"); out.id = "answer"; out.textContent = JSON.stringify(answer);
+      document.body.append(out); }</script></body>"""
+    page = comparison([read_run(run) for run in runs]).replace("</body>", probe)
+    assert ask_page(tmp_path, page) == [
+        ["step", "tokens", "seconds"], "96 tokensone 1two 1", "optiononetwoalpha1.00.5", False,
+    ]  # fmt: skip
+
+
+@browser
+@pytest.mark.slow
+def test_long_lines_are_smoothed_over_their_values(tmp_path):
+    run = a_run(tmp_path / "one")
+    for step in range(2, 40):
+        append_row(run / "metrics.jsonl", {"step": step, "solved": step % 2})
+    answer = ask(run, """
+        const count = () => document.querySelector("figure svg").querySelectorAll("path.raw").length;
+        const last = () => smooth([0, 1, 0, 1]).at(-1);
+        answer = [count(), last()];
+        const slider = document.getElementById("smoothing");
+        slider.value = 0;
+        slider.dispatchEvent(new Event("input"));
+        answer.push(count(), last(), digits(0.0000123456), digits(-2.4712), digits(0.5), digits(0));
+    """)  # fmt: skip
+    assert answer == [1, pytest.approx((1 + 0.7**2) / (1 + 0.7 + 0.7**2 + 0.7**3)), 0, 1,
+                      "1.23e−5", "−2.47", "0.500", "0"]  # fmt: skip
