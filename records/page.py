@@ -308,7 +308,7 @@ def summary(run: Run) -> list[tuple[str, str]]:
 def duration(seconds: float) -> str:
     """
     >>> duration(75.4), duration(5025), duration(9.6)
-    ('1 min 15 s', '1 h 24 min', '10 s')
+    ('1 min 15 s', '1 h 23 min', '10 s')
     """
     whole = round(seconds)
     if whole >= 3600:
