@@ -141,7 +141,9 @@ def group_charts(run: Run) -> list[Record]:
             share=True,
         ),
         chart(
-            "Groups by turn", "Late turns have fewer: their environments are done.", by_turn(metrics, "groups/per_turn")
+            "Groups by turn",
+            "Late turns have fewer: their environments are done.",
+            by_turn(metrics, "groups/per_turn", unreached=(0,)),
         ),
         chart(
             "Why environments ended",
@@ -205,13 +207,12 @@ def _or_gap(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def by_turn(rows: Sequence[Record], metric: str) -> list[Record]:
-    """A metric that is a list as one line a turn; a turn that nobody reached is 0."""
+def by_turn(rows: Sequence[Record], metric: str, unreached: tuple[float, ...] = ()) -> list[Record]:
+    """A metric that is a list as one line a turn. In a step in which nobody reached it, its value is `unreached`."""
     values = [(row["step"], row[metric]) for row in rows if metric in row]
-    turns = max((len(value) for _, value in values), default=0)
-    return [
-        points(f"turn {turn}", ((step, (value + [0] * turns)[turn]) for step, value in values)) for turn in range(turns)
-    ]
+    turns = range(max((len(value) for _, value in values), default=0))
+    padded = [(step, [*value, *(unreached * len(turns))]) for step, value in values]
+    return [points(f"turn {turn}", ((step, v[turn]) for step, v in padded if turn < len(v))) for turn in turns]
 
 
 def formats(run: Run) -> list[Record]:

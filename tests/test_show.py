@@ -16,7 +16,7 @@ from records.compare import comparison, labels
 from records.groups import BINS, group_row
 from records.log import Log
 from records.metrics import rollout_metrics
-from records.page import choice, clocks, duration, read_run, sections, summary
+from records.page import by_turn, choice, clocks, duration, read_run, sections, summary
 from records.trees import tree_rows
 from rollout import evaluate, rollout_chains, rollout_tree
 from tasks.plan_path import PlanPath
@@ -129,6 +129,16 @@ def test_what_is_recorded_are_the_environments_with_the_most_groups_with_a_signa
     recorded = [names[row["env"]] for row in tree_rows(result, 0, ScriptedEngine.decode, 3)]
     assert recorded == ["half", "full", "full"]
     assert [row["env"] for row in tree_rows(result, 0, ScriptedEngine.decode, 1)] == [3]
+
+
+def test_environments_whose_prompts_stayed_on_another_rank_come_last():
+    result = play([Drawn(), Drawn()], lambda request, k: str(k))
+    for action in result.episodes[0].actions:  # as `gather_episodes` leaves them
+        action.messages, action.text = [], ""
+    (row,) = tree_rows(result, 0, ScriptedEngine.decode, 1, lambda env: Drawn())
+    assert row["env"] == 1
+    first, _ = tree_rows(result, 0, ScriptedEngine.decode, 2, lambda env: Drawn())
+    assert boards(first)[0] == ("empty", ["ann:0", "ann:1", "ann:2"])
 
 
 def test_small_differences_of_reward_are_recorded():
@@ -318,6 +328,12 @@ def test_charts_by_role_and_by_turn(tmp_path):
     assert [(line["name"], line["y"]) for line in charts["Groups with a signal"]] == [
         ("turn 0", [0.0, 1.0]), ("turn 1", [0.0, 1.0]),
     ]  # fmt: skip
+
+
+def test_a_turn_that_nobody_reached_has_no_share_but_a_count():
+    rows = [{"step": 0, "x": [1.0, 0.5]}, {"step": 1, "x": [0.25]}, {"step": 2}]
+    assert by_turn(rows, "x")[1] == {"name": "turn 1", "x": [0], "y": [0.5]}
+    assert by_turn(rows, "x", unreached=(0,))[1] == {"name": "turn 1", "x": [0, 1], "y": [0.5, 0]}
 
 
 def test_without_javascript_there_are_curves_and_a_tree(tmp_path):
