@@ -102,6 +102,11 @@ def slow_scoring(env: Env) -> bool:
     return getattr(env, "slow_scoring", False)
 
 
+def picture(env: Env) -> str:
+    """`env.render()`: the state as plain text for people, "" without it. No agent sees it."""
+    return env.render() if hasattr(env, "render") else ""
+
+
 def can_be_imitated(env: Env) -> bool:
     """Whether it has `env.noisy_answer`, so that a warm start can imitate it."""
     return hasattr(env, "noisy_answer")

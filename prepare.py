@@ -128,7 +128,10 @@ def set_up(config: Config, objective: UpdateConfig, world: World, stop: Stop) ->
         say(world, f"warm start: {config.warm_start} steps of imitating noisy moves")
     load = (lambda name: load_model(str(checkpoint / name))) if checkpoint else first_model(config, task, world)
     team = make_team(config, agents, world, load)
-    log = Log(folder, world, config.steps, agents, list(team.homes), team.decode, config.trees)
+    log = Log(
+        folder, world, config.steps, agents, list(team.homes), team.decode, config.trees,
+        lambda step, env: task.level(training_seed(config, step, env)), task.held_out_level,
+    )  # fmt: skip
     run = Run(config, objective, team, task, pool, log, stop=stop)
     log.say(f"{team.describe()}; agents act in the order {', '.join(agents)}")
     if checkpoint:

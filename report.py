@@ -1,7 +1,8 @@
-"""One self-contained HTML page of a run: learning curves, groups, and the tree of candidates itself.
+"""One self-contained HTML page of a run: learning curves, groups, boards, and the tree of candidates itself.
 
     python report.py runs/NAME                        writes runs/NAME/report.html; open it in any browser
     python report.py runs/NAME --output page.html
+    python report.py runs/A runs/B ...                their curves in one page, runs/comparison.html
 
 It also works during the run.
 """
@@ -14,21 +15,26 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from records.command import parse_args
+from records.compare import comparison
 from records.page import page, read_run
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", metavar="RUN", type=Path, help="the folder that train.py wrote")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="where to write (default: RUN/report.html)")
+    parser.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="folders that train.py wrote")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="where to write (default: as above)")
     arguments = parse_args(parser, argv)
+    first = arguments.runs[0]
     try:
-        run = read_run(arguments.run)
-        output = arguments.output or arguments.run / "report.html"
-        output.write_text(page(run), encoding="utf-8")
+        runs = [read_run(folder) for folder in arguments.runs]
+        several = len(runs) > 1
+        output = arguments.output or (first.resolve().parent / "comparison.html" if several else first / "report.html")
+        output.write_text(comparison(runs) if several else page(runs[0]), encoding="utf-8")
     except (ValueError, OSError) as error:
         sys.exit(f"report.py: error: {error}")
-    print(f"{output}: {len(run.metrics)} steps, {len(run.trees)} recorded trees, {output.stat().st_size / 1e6:.1f} MB")
+    steps, trees = sum(len(run.metrics) for run in runs), sum(len(run.trees) for run in runs)
+    of = f"{len(runs)} runs, {steps} steps" if several else f"{steps} steps, {trees} recorded trees"
+    print(f"{output}: {of}, {output.stat().st_size / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":

@@ -109,7 +109,7 @@ def replay(run: Path) -> Tour:
     result = sample(rollout_tree)
     assign_advantages(group_samples(result.samples))
     written = [json.loads(line) for line in (run / "trees.jsonl").read_text().splitlines()]
-    again = json.loads(json.dumps(tree_rows(result, 0, team.decode, config.trees)))
+    again = json.loads(json.dumps(tree_rows(result, 0, team.decode, config.trees, task.level)))
     assert again == [tree for tree in written if tree["step"] == 0], "step 0 made again differs from the record"
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return Tour(config, objective, team, result, sample(rollout_chains), rows, again)
@@ -337,6 +337,7 @@ def main(argv: list[str]) -> None:
     stale += [PICTURE.name] if picture != PICTURE.read_text(encoding="utf-8") else []
     if stale:
         sys.exit(f"no longer true: {', '.join(stale)}; run python docs/tour.py --write and read tour.md again")
+    print(f"The page holds: all {len(found)} blocks of {TOUR.name} and {PICTURE.name} are what this run shows.")
 
 
 if __name__ == "__main__":

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import platform
+import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tqdm import tqdm
 
 from distributed.world import World
-from records.checkpoint import append_row, cut_log
+from envs import Env
+from records.boards import board_rows
+from records.checkpoint import append_row, cut_log, write_text
+from records.groups import group_row
 from records.metrics import alarms, step_line, transcript
+from records.reading import read_object
 from records.trees import tree_rows
 from rollout import Decode, Evaluation, Rollout
 
@@ -42,14 +53,17 @@ class Log:
     """The logs of a run folder and its lines on the console.
 
     `policies` and `agents` are names, in the order they are shown; `trees` environments of each step are recorded.
+    `level(step, env)` and `held_out(number)` make the environments of a step and those of the evaluations again.
     """
 
     def __init__(
         self, run: Path, world: World, steps: int, agents: Sequence[str], policies: Sequence[str], decode: Decode,
-        trees: int,
+        trees: int, level: Callable[[int, int], Env], held_out: Callable[[int], Env],
     ):  # fmt: skip
         self.run, self.world, self.steps, self.trees = run, world, steps, trees
         self.agents, self.policies, self.decode = tuple(agents), list(policies), decode
+        self.level, self.held_out = level, held_out
+        self.sessions: list[dict[str, Any]] = []  # commands that worked on this run
 
     def progress(self, first: int) -> Iterator[int]:
         """The steps from `first` on, with a bar where it is seen."""
@@ -65,7 +79,9 @@ class Log:
     def clear(self) -> None:
         """Forget a start that was stopped before there was a run."""
         if self.world.main:
-            (self.run / "evaluations.jsonl").unlink(missing_ok=True)
+            for name in ("evaluations.jsonl", "boards.jsonl"):
+                (self.run / name).unlink(missing_ok=True)
+            self._begin()
 
     def cut(self, step: int) -> None:
         """Drop the rows that were written after the checkpoint of `step`: they will be written again.
@@ -74,12 +90,30 @@ class Log:
         """
 
         def cut() -> None:
-            for name in ("metrics.jsonl", "timing.jsonl", "trees.jsonl"):
+            for name in ("metrics.jsonl", "timing.jsonl", "groups.jsonl", "trees.jsonl"):
                 cut_log(self.run / name, step)
             only_the_last_is_made_again = min(step + 1, self.steps)
             cut_log(self.run / "evaluations.jsonl", only_the_last_is_made_again, ("success", "se", "n", "turns"))
+            cut_log(self.run / "boards.jsonl", only_the_last_is_made_again)
+            if (self.run / "run.json").is_file():
+                self.sessions = read_object(self.run / "run.json", ["sessions"])["sessions"]
+            self._begin()
 
         on_main(self.world, cut)
+
+    def _begin(self) -> None:
+        """Note which command works on the run from now on, and with what."""
+        self.began = time.perf_counter()
+        packages = {name: version(name) for name in ("torch", "transformers", "numpy")}
+        self.sessions.append(
+            {
+                "command": shlex.join(["python", *sys.argv]),
+                "date": datetime.now().astimezone().isoformat(timespec="seconds"),
+                "versions": {"python": platform.python_version(), **packages},
+                "processes": self.world.size,
+                "seconds": 0.0,
+            }
+        )
 
     def step(self, row: dict[str, Any], seconds: dict[str, float], result: Rollout, example: bool) -> None:
         """One finished step: its metrics, its seconds, a few of its trees; with `example` a transcript is shown."""
@@ -87,7 +121,8 @@ class Log:
             return
         append_row(self.run / "metrics.jsonl", row)
         append_row(self.run / "timing.jsonl", {"step": row["step"], **seconds})
-        for tree in tree_rows(result, row["step"], self.decode, self.trees):
+        append_row(self.run / "groups.jsonl", group_row(result.samples, row["step"]))
+        for tree in tree_rows(result, row["step"], self.decode, self.trees, partial(self.level, row["step"])):
             append_row(self.run / "trees.jsonl", tree)
         self.say(step_line(row, self.steps, self.agents, self.policies, seconds["step_s"]))
         for alarm in alarms(row, self.policies):
@@ -96,8 +131,13 @@ class Log:
             self.say(transcript(result, row["step"]))
 
     def evaluation(self, step: int, result: Evaluation) -> None:
-        """Held-out success after `step` steps."""
+        """Held-out success after `step` steps, a few of the boards, and how long it took to come here."""
         if self.world.main:
             row = {"step": step, "success": result.success, "se": result.se, "n": result.n, "turns": result.turns}
             append_row(self.run / "evaluations.jsonl", {**row, "formats": result.formats})
+            if self.trees:
+                for board in board_rows(result.episodes, step, self.decode, self.held_out):
+                    append_row(self.run / "boards.jsonl", board)
+            self.sessions[-1]["seconds"] = round(time.perf_counter() - self.began, 1)
+            write_text(self.run / "run.json", json.dumps({"sessions": self.sessions}, indent=1))
         self.say(f"held-out success after {step} steps: {result.success:.3f} (n={result.n}, se {result.se:.3f})")

@@ -1,7 +1,7 @@
-"""The data of a run's page: which curves it draws, and the recorded trees.
+"""The data of a run's page: which curves it draws, the boards and the recorded trees.
 
 `page.html` beside this file is the page without its data: it draws what this file chooses, loads nothing from
-anywhere, and sets every text that a model wrote as text, never as HTML.
+anywhere, and sets every text that a model wrote as text, never as HTML. `still.py` has what is seen without JavaScript.
 """
 
 from __future__ import annotations
@@ -9,15 +9,23 @@ from __future__ import annotations
 import html
 import json
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 from records.folder import read_sealed
-from records.reading import Record, nearest_folder, read_log
+from records.reading import Record, nearest_folder, read_log, read_object
+from records.still import still
 
-TREE_BYTES = 8_000_000  # of recorded trees in one page: more of them take a browser longer than a reader waits
+TREE_BYTES = 6_500_000  # of recorded trees in one page: with all the rest it stays below 8 MB and opens in a second
+# of a candidate, in the order in which the page gets them: their names would be most of its bytes
+FIELDS = (
+    "text", "tokens", "team", "local", "reward", "advantage", "truncated", "committed", "valid", "info", "board",
+)  # fmt: skip
 # what the page cannot do without, by file
 CONFIG = (
     "task", "workflow", "model", "steps", "envs_per_step", "sampling", "num_candidates", "max_turns", "alpha",
@@ -28,6 +36,8 @@ LOGS = {
     "evaluations": ["step", "success", "se", "n"],
     "timing": ["step"],
     "trees": ["step", "env", "messages", "episodes"],
+    "groups": ["step", "tokens", "signal", "advantages", "reward_limit", "rewards"],
+    "boards": ["step", "level", "solved", "ended", "board", "actions"],
 }
 
 
@@ -41,6 +51,9 @@ class Run:
     evaluations: list[Record]
     timing: list[Record]
     trees: list[Record]
+    groups: list[Record]
+    boards: list[Record]
+    sessions: list[Record]  # of run.json
 
     @property
     def agents(self) -> list[str]:
@@ -59,10 +72,12 @@ def read_run(folder: Path) -> Run:
     config = read_sealed(folder / "config.json")
     if missing := [name for name in CONFIG if name not in config]:
         raise ValueError(f"{folder / 'config.json'}: {missing[0]} is missing")
-    metrics, evaluations, timing, trees = (read_log(folder / f"{name}.jsonl", needs) for name, needs in LOGS.items())
-    if not metrics:
+    logs = {name: read_log(folder / f"{name}.jsonl", needs) for name, needs in LOGS.items()}
+    if not logs["metrics"]:
         raise ValueError(f"{folder / 'metrics.jsonl'} has no finished step yet: wait for the first one")
-    return Run(folder.resolve().name, config, metrics, evaluations, timing, trees)
+    about = folder / "run.json"
+    sessions = read_object(about, ["sessions"])["sessions"] if about.exists() else []
+    return Run(folder.resolve().name, config, sessions=sessions, **logs)
 
 
 # ------------------------------------------------------------------------------------------------------------- curves
@@ -95,6 +110,7 @@ def learning_charts(run: Run) -> list[Record]:
             [success, curve("training", run.metrics, "solved")],
             share=True,
         ),
+        chart("Held-out format", "Share of held-out answers that could be read, by role.", formats(run), share=True),
         chart("Reward", "alpha · team + local, mean over all candidates of an agent.", of_agents(run, "reward")),
         chart("Team reward", "What the actions are worth to the task.", of_agents(run, "team"), share=True),
         chart("Local reward", "What the agent did for its own part.", of_agents(run, "local"), share=True),
@@ -118,10 +134,20 @@ def group_charts(run: Run) -> list[Record]:
         ),
         chart(
             "Spread of reward",
-            "Mean standard deviation inside a group, of the recorded environments only.",
+            "Mean standard deviation inside a group, of the recorded environments only: not a mean of all.",
             [points("recorded groups", group_spreads(run.trees))],
         ),
-        chart("Groups by turn", "Late turns have fewer: their environments are done.", by_turn(metrics)),
+        chart(
+            "Groups with a signal",
+            "Share, by turn: somebody is better than somebody else who answered the same prompt.",
+            by_turn(run.groups, "signal"),
+            share=True,
+        ),
+        chart(
+            "Groups by turn",
+            "Late turns have fewer: their environments are done.",
+            by_turn(metrics, "groups/per_turn", unreached=(0,)),
+        ),
         chart(
             "Why environments ended",
             "Number a step: done, out of turns, prompt too long, not scored.",
@@ -184,13 +210,19 @@ def _or_gap(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def by_turn(metrics: Sequence[Record]) -> list[Record]:
-    """`groups/per_turn` as one line a turn."""
-    counts = [(row["step"], row["groups/per_turn"]) for row in metrics if "groups/per_turn" in row]
-    turns = max((len(count) for _, count in counts), default=0)
-    return [
-        points(f"turn {turn}", ((step, (count + [0] * turns)[turn]) for step, count in counts)) for turn in range(turns)
-    ]
+def by_turn(rows: Sequence[Record], metric: str, unreached: tuple[float, ...] = ()) -> list[Record]:
+    """A metric that is a list as one line a turn. In a step in which nobody reached it, its value is `unreached`."""
+    values = [(row["step"], row[metric]) for row in rows if metric in row]
+    turns = range(max((len(value) for _, value in values), default=0))
+    padded = [(step, [*value, *(unreached * len(turns))]) for step, value in values]
+    return [points(f"turn {turn}", ((step, v[turn]) for step, v in padded if turn < len(v))) for turn in turns]
+
+
+def formats(run: Run) -> list[Record]:
+    """Held-out format by role."""
+    rows = [{**row.get("formats", {}), "step": row["step"]} for row in run.evaluations]
+    agents = dict.fromkeys(agent for row in run.evaluations for agent in row.get("formats", {}))
+    return [curve(agent, rows, agent) for agent in agents]
 
 
 def group_spreads(trees: Iterable[Record]) -> list[tuple[int, float]]:
@@ -238,6 +270,23 @@ def thin(rows: list[Record], limit: int = TREE_BYTES) -> list[Record]:
     return [row for row in rows if row["step"] in kept] if rows else []
 
 
+def compact(row: Record) -> Record:
+    """A recorded tree whose candidates are lists of FIELDS."""
+
+    def shorter(candidate: Record) -> list[Any]:
+        values = [candidate.get(name) for name in FIELDS]
+        return [int(value) if isinstance(value, bool) else value for value in values]
+
+    episodes = [
+        {
+            **episode,
+            "stages": [{**stage, "candidates": [*map(shorter, stage["candidates"])]} for stage in episode["stages"]],
+        }
+        for episode in row["episodes"]
+    ]
+    return {**row, "episodes": episodes}
+
+
 def summary(run: Run) -> list[tuple[str, str]]:
     """The facts above the curves."""
     config = run.config
@@ -251,21 +300,68 @@ def summary(run: Run) -> list[tuple[str, str]]:
         last = run.evaluations[-1]
         values = [f"{row['success']:.3f}" for row in (run.evaluations[0], last)[-len(run.evaluations) :]]
         facts.append(("Held-out success", f"{' → '.join(values)} (n = {last['n']}, se {last['se']:.3f})"))
+    if "seed" in config:
+        facts.append(("Seed", str(config["seed"])))
+    for session in run.sessions:
+        versions = ", ".join(f"{name} {number}" for name, number in session["versions"].items())
+        facts += [("Command", session["command"]), ("Versions", versions)]
+        facts.append(("Date", f"{session['date'].replace('T', ' ')}, {duration(session['seconds'])}"))
     return facts
 
 
+def duration(seconds: float) -> str:
+    """
+    >>> duration(75.4), duration(5025), duration(9.6)
+    ('1 min 15 s', '1 h 23 min', '10 s')
+    """
+    whole = round(seconds)
+    if whole >= 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"
+
+
+def clocks(run: Run) -> dict[str, list[float]]:
+    """Other axes for the curves: tokens sampled and seconds trained before each step. Only what all steps know."""
+    sources = {"tokens": (run.groups, "tokens"), "seconds": (run.timing, "step_s")}
+    counts = {name: [row[field] for row in rows if field in row] for name, (rows, field) in sources.items()}
+    steps = range(len(run.metrics))
+    whole = [row["step"] for row in run.metrics] == list(steps)
+    return {
+        name: [round(total, 1) for total in accumulate(count, initial=0)]
+        for name, count in counts.items()
+        if whole and len(count) >= len(steps)
+    }
+
+
+def choice(run: Run) -> str:
+    """How the recorded environments were chosen."""
+    if run.groups:
+        return "Of each step, the environments with the most groups that have a signal are recorded."
+    return "The first environments of each step are recorded."
+
+
 def page(run: Run) -> str:
-    """The whole page. Its data are in a JSON block without any `<`, so nothing in them can end the block."""
-    trees = thin(run.trees)
+    """The whole page of a run."""
+    trees = thin([*map(compact, run.trees)])
     data = {
-        "name": run.name,
         "summary": summary(run),
         "sections": sections(run),
+        "clocks": [clocks(run)],
+        "groups": run.groups,
+        "boards": run.boards,
+        "fields": FIELDS,
         "trees": trees,
         "recorded_steps": len({row["step"] for row in run.trees}),
+        "choice": choice(run),
         "alpha": run.config["alpha"],
         "normalize": run.config["normalize"],
     }
+    return fill(run.name, data, run.trees)
+
+
+def fill(title: str, data: Record, trees: Sequence[Record] = ()) -> str:
+    """The template with its data, which are in a JSON block without any `<`, so nothing in them can end the block."""
     block = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    parts = {"TITLE": html.escape(title), "STILL": still(data["summary"], data["sections"], trees), "DATA": block}
     template = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
-    return template.replace("{{TITLE}}", html.escape(run.name), 1).replace("{{DATA}}", block, 1)
+    return re.sub(r"\{\{(TITLE|STILL|DATA)\}\}", lambda match: parts[match[1]], template)

@@ -4,41 +4,80 @@
 
     {"step": 3, "env": 0,
      "messages": [{"role": "system", "content": ...}, {"role": "user", "content": ...}, ...],
+     "boards": ["P . #...", ...],
      "episodes": [{"trajectory": null, "ended": "done", "solved": true, "stages": [
-         {"turn": 0, "agent": "tool_user", "prompt": [0, 1], "candidates": [
-             {"text": ..., "tokens": 5, "team": 0.33, "local": 0.2, "reward": 0.53, "advantage": -0.7,
+         {"turn": 0, "agent": "tool_user", "prompt": [0, 1], "board": 0, "candidates": [
+             {"text": ..., "tokens": 5, "team": 0.33, "local": 0.2, "reward": 0.53, "advantage": -0.7, "board": 1,
               "truncated": false, "committed": false, "valid": true, "info": {"format": 1.0}}, ...]}, ...]}]}
 
 A stage is one agent in one turn; its `prompt` numbers the row's `messages`, each written once (the rules repeat in
-every prompt: a file of chains would be three times as large). A tree is one episode with K candidates at every stage;
-plain GRPO (chains) gives K episodes, numbered by `trajectory`, with one candidate at every stage.
+every prompt: a file of chains would be three times as large). `board` numbers `boards` in the same way: what the
+environment draws (`render`) before the stage, and after the candidate; it is missing where there is none. A tree is one
+episode with K candidates at every stage; plain GRPO (chains) gives K episodes, numbered by `trajectory`, with one
+candidate at every stage.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import groupby
 from typing import Any
 
-from envs import Message
+from envs import Env, Message
 from grouping import Sample
+from records.boards import replay
+from records.groups import has_signal
 from rollout import Decode, Episode, Rollout
 
-DIGITS = 4  # of recorded rewards and advantages
+DIGITS = 7  # significant ones, of recorded rewards and advantages: small differences make large advantages
+Level = Callable[[int], Env]
 
 
-def tree_rows(result: Rollout, step: int, decode: Decode, limit: int) -> list[dict[str, Any]]:
-    """The first `limit` environments of a rollout, one row each. Call it after `assign_advantages`.
+def tree_rows(
+    result: Rollout, step: int, decode: Decode, limit: int, level: Level | None = None
+) -> list[dict[str, Any]]:
+    """`limit` environments of a rollout, one row each: those with the most groups that have a signal (of equals, the
+    first). Call it after `assign_advantages`.
 
     `decode(agent, ids)` has to be that of the rollout, so that candidates are shown as the environment read them.
+    `level(env)` is the environment as it was before the rollout; without it no boards are recorded.
     """
-    envs = list(dict.fromkeys(episode.env for episode in result.episodes))[:limit]
-    return [_row(step, env, [episode for episode in result.episodes if episode.env == env], decode) for env in envs]
+    envs: dict[int, list[Episode]] = {}
+    for episode in result.episodes:
+        envs.setdefault(episode.env, []).append(episode)
+    chosen = sorted(sorted(envs, key=lambda env: _interest(envs[env]))[:limit])
+    return [_row(step, env, envs[env], decode, level) for env in chosen]
 
 
-def _row(step: int, env: int, episodes: list[Episode], decode: Decode) -> dict[str, Any]:
+def _interest(episodes: list[Episode]) -> tuple[bool, int]:
+    """Smallest for what is worth recording; prompts of other ranks' environments were not sent here."""
+    groups: dict[Any, list[Sample]] = {}
+    for episode in episodes:
+        for sample in episode.samples:
+            groups.setdefault(sample.key, []).append(sample)
+    elsewhere = any(not action.messages for episode in episodes for action in episode.actions)
+    return elsewhere, -sum(map(has_signal, groups.values()))
+
+
+def _row(step: int, env: int, episodes: list[Episode], decode: Decode, level: Level | None) -> dict[str, Any]:
     messages: list[Message] = []
-    rows = [_episode(episode, decode, messages) for episode in episodes]
-    return {"step": step, "env": env, "messages": messages, "episodes": rows}
+    boards: list[str] = []
+    rows = []
+    for episode in episodes:
+        row = _episode(episode, decode, messages)
+        if level:
+            _add_boards(row["stages"], replay(level(env), episode.samples, decode), boards)
+        rows.append(row)
+    return {"step": step, "env": env, "messages": messages, **({"boards": boards} if boards else {}), "episodes": rows}
+
+
+def _add_boards(stages: list[dict[str, Any]], shown: list[tuple[str, list[str]]], boards: list[str]) -> None:
+    """Number the boards of an episode; those that are new go to the end of `boards`."""
+    for stage, (before, after) in zip(stages, shown, strict=False):  # a replay may end early
+        for place, board in zip([stage, *stage["candidates"]], [before, *after], strict=True):
+            if board:
+                boards += [board] if board not in boards else []
+                place["board"] = boards.index(board)
 
 
 def _episode(episode: Episode, decode: Decode, messages: list[Message]) -> dict[str, Any]:
@@ -69,12 +108,16 @@ def _candidate(sample: Sample, decode: Decode) -> dict[str, Any]:
     return {
         "text": decode(sample.key.agent, sample.response_ids),
         "tokens": len(sample.response_ids),
-        "team": round(sample.team, DIGITS),
-        "local": round(sample.local, DIGITS),
-        "reward": round(sample.reward, DIGITS),
-        "advantage": round(sample.advantage, DIGITS),
+        "team": _digits(sample.team),
+        "local": _digits(sample.local),
+        "reward": _digits(sample.reward),
+        "advantage": _digits(sample.advantage),
         "truncated": sample.truncated,
         "committed": sample.committed,
         "valid": sample.valid,
-        "info": {name: round(value, DIGITS) for name, value in sample.info.items()},
+        "info": {name: _digits(value) for name, value in sample.info.items()},
     }
+
+
+def _digits(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}") if abs(value) > 1e-12 else 0.0  # less is left over from rounding

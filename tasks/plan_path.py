@@ -143,12 +143,17 @@ class PlanPath(Board):
 
     def _describe(self) -> str:
         (r, c), goal = self.position, self.goal
-        if self.view == "cells":
-            walls = " ".join(f"({i - r:+d},{j - c:+d})" for i, j in sorted(self.walls)) or "none"
-            free = " ".join(move if self._free((r + i, c + j)) else "-" for move, (i, j) in MOVES.items())
-            down, right = goal[0] - r, goal[1] - c
-            towards = f"{abs(down)} {'down' if down > 0 else 'up'} {abs(right)} {'right' if right > 0 else 'left'}"
-            return f"walls {walls} at ({r},{c}) free {free} goal {towards}"
+        if self.view == "grid":
+            return self.render()
+        walls = " ".join(f"({i - r:+d},{j - c:+d})" for i, j in sorted(self.walls)) or "none"
+        free = " ".join(move if self._free((r + i, c + j)) else "-" for move, (i, j) in MOVES.items())
+        down, right = goal[0] - r, goal[1] - c
+        towards = f"{abs(down)} {'down' if down > 0 else 'up'} {abs(right)} {'right' if right > 0 else 'left'}"
+        return f"walls {walls} at ({r},{c}) free {free} goal {towards}"
+
+    def render(self) -> str:
+        """The board as a drawing, whatever `view` the agents have."""
+        (r, c), goal = self.position, self.goal
         grid = "\n".join(
             " ".join(
                 "P" if (i, j) == (r, c) else "G" if (i, j) == goal else "#" if (i, j) in self.walls else "."

@@ -1047,6 +1047,27 @@ def test_a_game_played_to_the_end(monkeypatch, capsys):
     assert out.endswith("Solved.\n")
 
 
+@pytest.mark.parametrize("task", BOARDS)
+def test_the_board_is_drawn_once_a_turn_and_the_rules_once(task, monkeypatch, capsys):
+    env = make_env(task).reset(seed=3)
+    out = played([task, "--seed", "3"], "#### []\n" * 5, monkeypatch, capsys)  # three turns but the last answer
+    assert out.count("[tool_user: user]") == 3
+    assert out.count("[planner: user]") == 3
+    assert out.count(env.render().rpartition("\n")[0]) == 3  # but for what it says about the last answer
+    rules = {message["content"] for agent in env.agents for message in env.observe(agent)[:1]}
+    for line in {line for text in rules for line in text.split("\n")}:
+        assert out.count(line) == 1
+    assert out.count("(the board above)") == 3
+
+
+def test_a_board_that_no_agent_sees_is_drawn_for_the_player(monkeypatch, capsys):
+    level = PlanPath.from_text("S.G", view="cells")
+    monkeypatch.setattr(play, "make_env", lambda task, **options: level)
+    out = played(["plan_path"], "#### []\n#### [R]\n#### []\n#### [R]\n", monkeypatch, capsys)
+    assert [out.count(row) for row in ("P . G", ". P G", ". . P")] == [1, 1, 1]
+    assert out.endswith("Solved.\n")
+
+
 def test_a_program_is_one_answer(monkeypatch, capsys):
     sandbox = fake_sandbox(monkeypatch, stdout="#### [U]")
     program = "```python\nx = 1\n\nprint('#### [U]')\n```\n"

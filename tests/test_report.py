@@ -21,7 +21,7 @@ import report
 from grouping import assign_advantages, group_samples, trajectory_key
 from records.checkpoint import append_row
 from records.metrics import groups_per_turn, rollout_metrics
-from records.page import group_spreads, sections, thin
+from records.page import FIELDS, group_spreads, sections, thin
 from records.trees import tree_rows
 from rollout import rollout_chains, rollout_tree
 
@@ -162,7 +162,7 @@ def test_what_a_model_wrote_cannot_leave_the_data_block(run):
     assert not set("<\u2028\u2029") & set(block)
     assert page.count("</script") == template.count("</script")
     candidate = json.loads(block)["trees"][-1]["episodes"][0]["stages"][0]["candidates"][0]
-    assert candidate["text"] == HOSTILE
+    assert candidate[FIELDS.index("text")] == HOSTILE
 
 
 def test_the_name_of_the_folder_is_escaped(run):
@@ -340,9 +340,9 @@ def test_an_address_names_what_is_shown(run):
     assert prompt == ["toy bob sees ann:5"]
     assert candidates == ["1", "5", "2"]
     assert committed == ["5"]
-    assert advantages == ["−0.80", "+1.12", "−0.32"]
+    assert advantages == ["−0.801", "+1.12", "−0.320"]
     assert new == ["toy ann sees ann:5 bob:5"]  # what the next agent is asked
-    assert "Mean reward 0.27, standard deviation 0.21." in captions[0]
+    assert "Mean reward 0.267, standard deviation 0.208." in captions[0]
 
 
 @browser
@@ -361,8 +361,8 @@ def test_chains_show_their_trajectories(run):
     assert answer == [
         "Step 0, environment 0, trajectory 2: solved (1 turn). Shown: turn 0, ann.",
         "#step=0&env=0&stage=0&trajectory=2",
-        ["0", "4", "0.00", "−0.58", "out of turns"],
-        ["1", "4", "0.00", "−0.58", "out of turns"],
+        ["0", "4", "0", "−0.577", "out of turns"],
+        ["1", "4", "0", "−0.577", "out of turns"],
         ["2", "1", "1.00", "+1.15", "solved"],
     ]
 
@@ -389,7 +389,7 @@ def test_what_could_not_be_scored_is_said(run):
         dispatchEvent(new HashChangeEvent("hashchange"));
         answer = [first, all()];
     """, "#step=2&env=0&stage=0")  # fmt: skip
-    assert "1 could not be scored (left out). All rewards are 0.30: advantage 0" in answer[0]
+    assert "1 could not be scored (left out). All rewards are 0.300: advantage 0" in answer[0]
     assert "3 could not be scored (left out). Fewer than two rewards" in answer[1]
     assert "prompt, as the model read ittoy bob sees ann:3" in answer[1]
     assert "This is the last action: stopped: no candidate could be scored." in answer[1]
@@ -432,13 +432,15 @@ def test_a_run_without_trees_says_so(run):
 
 @browser
 @pytest.mark.slow
-def test_two_hundred_steps_load_within_two_seconds(run):
-    """Rows of the size of a default run: K = 8, prompts of 700 characters, two environments a step."""
+def test_two_hundred_steps_load_within_a_second_and_stay_small(run):
+    """Rows of the size of a default run: K = 8, prompts of 700 characters, two environments a step, boards."""
     texts = {name: (run / f"{name}.jsonl").read_text(encoding="utf-8").splitlines() for name in ("metrics", "timing")}
     tree = json.loads((run / "trees.jsonl").read_text(encoding="utf-8").splitlines()[0])
     for stage in tree["episodes"][0]["stages"]:
         stage["candidates"] *= 5
-    tree["messages"][0]["content"] = "x" * 6000
+        for candidate in stage["candidates"]:
+            candidate["board"] = 0
+    tree["messages"][0]["content"], tree["boards"] = "x" * 6000, ["b" * 1500]
     for name, lines in texts.items():
         (run / f"{name}.jsonl").unlink()
         for step in range(200):
@@ -447,4 +449,5 @@ def test_two_hundred_steps_load_within_two_seconds(run):
         for env in (0, 1):
             append_row(run / "trees.jsonl", {**tree, "step": step + 2, "env": env})
     assert os.path.getsize(run / "trees.jsonl") > 4e6
-    assert ask(run, "answer = performance.now()") < 2000
+    assert len(report.page(report.read_run(run)).encode()) < 8e6
+    assert ask(run, "answer = performance.now()") < 1000

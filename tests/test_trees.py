@@ -52,7 +52,7 @@ def test_every_stage_has_its_own_prompt_and_its_own_candidates():
     assert values(ann, "text") == ["1", "5", "2"]
     assert values(ann, "committed") == [False, True, False]
     assert values(ann, "local") == values(ann, "reward") == [0.1, 0.5, 0.2]
-    assert values(ann, "advantage") == [-0.8006, 1.1209, -0.3203]  # of .1 .5 .2: mean .2667, std .2082
+    assert values(ann, "advantage") == [-0.8006369, 1.120892, -0.3202548]  # of .1 .5 .2: mean .2667, std .2082
     assert values(ann, "tokens") == [2, 2, 2]  # the digit and the stop token
     assert values(bob, "text") == ["4", "3", "3"]
     assert bob["candidates"][0]["info"] == {"format": 1.0, "actions": 2.0}
@@ -67,7 +67,7 @@ def test_every_number_of_a_candidate_is_recorded_under_its_own_name():
     (row,) = tree_rows(rollout, 0, ScriptedEngine.decode, 1)
     assert row["episodes"][0]["stages"][0]["candidates"] == [
         {
-            "text": "42", "tokens": 3, "team": 0.75, "local": 0.5, "reward": 1.25, "advantage": -0.3333,
+            "text": "42", "tokens": 3, "team": 0.75, "local": 0.5, "reward": 1.25, "advantage": -0.33333,
             "truncated": True, "committed": True, "valid": True, "info": {"format": 1.0},
         }
     ]  # fmt: skip
@@ -86,9 +86,9 @@ def test_chains_are_k_episodes_that_share_one_comparison():
     assert [len(episode["stages"]) for episode in row["episodes"]] == [4, 4, 1]
     assert all(len(stage["candidates"]) == 1 for episode in row["episodes"] for stage in episode["stages"])
     first, last = row["episodes"][0], row["episodes"][2]
-    assert [values(stage, "advantage") for stage in first["stages"]] == [[-0.5773]] * 4  # returns 0 0 1
+    assert [values(stage, "advantage") for stage in first["stages"]] == [[-0.5773493]] * 4  # returns 0 0 1
     assert values(last["stages"][0], "reward") == [1.0]
-    assert values(last["stages"][0], "advantage") == [1.1547]
+    assert values(last["stages"][0], "advantage") == [1.154699]
     assert contents(row, first)[1] == ["toy bob sees ann:1"]
     assert contents(row, last) == [["toy ann sees nothing"]]
     assert [message["content"] for message in row["messages"]].count("toy ann sees nothing") == 1  # written once
