@@ -706,7 +706,7 @@ def test_only_the_main_rank_has_a_bar_and_only_on_a_terminal(tmp_path, monkeypat
     hidden = []
     monkeypatch.setattr("records.log.tqdm", lambda *args, **options: hidden.append(options["disable"]) or args[0])
     for rank in (0, 1):
-        log = Log(tmp_path, World(rank=rank), 3, [], [], lambda agent, ids: "", 0)
+        log = Log(tmp_path, World(rank=rank), 3, [], [], lambda agent, ids: "", 0, None, None)
         assert list(log.progress(1)) == [1, 2]
     assert hidden == [None, True]  # None: tqdm itself looks whether there is a terminal
 
