@@ -35,7 +35,7 @@ DOCS = sorted((ROOT / "docs").glob("*.md"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
 FENCE = re.compile(r"^```(.*)\n((?:.*\n)*?)```\s*$", re.M)
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-OTHER_OPTIONS = {"--nproc-per-node", "--nnodes", "--write"}  # of torchrun and of docs/tour.py
+OTHER_OPTIONS = {"--shutdown-timeout", "--nproc-per-node", "--nnodes", "--write"}  # of torchrun and of docs/tour.py
 OPTIONS_OF_PAGE = {  # of torchrun, srun and the scripts of benchmarks/
     "gpu.md": {"--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--kill-on-bad-exit", "--nodes", "--ntasks-per-node"}
     | {"--gpus-per-node", "--groups", "--candidates", "--budget", "--shape", "--repeats"},
