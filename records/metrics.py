@@ -95,10 +95,10 @@ def step_line(row: dict[str, Any], steps: int, agents: tuple[str, ...], policies
     return line + turns + took if len(line + turns + took) <= WIDTH else line + took
 
 
-def transcript(result: Rollout, step: int, limit: int = 4) -> str:
-    """The first actions of one environment, as the agents saw and wrote them."""
+def transcript(result: Rollout, step: int, board: str = "", limit: int = 4) -> str:
+    """The first actions of one environment, as the agents saw and wrote them; `board` is a picture of its start."""
     episode = result.episodes[0]
-    lines = [f"--- example, step {step + 1}, environment {episode.env} ---"]
+    lines = [f"--- example, step {step + 1}, environment {episode.env} ---", *board.splitlines()]
     for action in episode.actions[:limit]:
         reward = action.reward
         lines += [f"[turn {action.turn + 1}, {action.agent} sees]", action.messages[-1]["content"]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Sequence
 
 import torch
@@ -168,3 +169,17 @@ def make_results(**rows):
     session = {"command": "python experiments.py --jobs 9", "date": "2026-01-02", "minutes": 7.25, "finished": 4,
                "jobs": 9, "machine": "Linux, a processor, 64 cores"}  # fmt: skip
     return {"steps": 50, "seeds": [0, 1, 2], "rows": made, "sessions": [session]}
+
+
+def tables(text):
+    """The tables of a text outside of fences: each a list of rows, each a list of cells, the header first."""
+    found: list[list[list[str]]] = []
+    previous = ""
+    for line in re.sub(r"^```.*\n(?:.*\n)*?```\s*$", "", text, flags=re.M).splitlines():
+        if line.startswith("|"):
+            if not previous.startswith("|"):
+                found.append([])
+            if not re.fullmatch(r"[|:\- ]+", line):
+                found[-1].append([cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))])
+        previous = line
+    return found

@@ -18,6 +18,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from helpers import tables
 
 from distributed.world import place
 from options import parse, parse_policies
@@ -53,20 +54,6 @@ def read(path):
 def prose(text):
     """A page without its fences."""
     return FENCE.sub("", text)
-
-
-def tables(text):
-    """The tables of a page: each a list of rows, each a list of cells, the header first."""
-    found: list[list[list[str]]] = []
-    previous = ""
-    for line in prose(text).splitlines():
-        if line.startswith("|"):
-            if not previous.startswith("|"):
-                found.append([])
-            if not re.fullmatch(r"[|:\- ]+", line):
-                found[-1].append([cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))])
-        previous = line
-    return found
 
 
 def help_of(main):

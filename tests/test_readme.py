@@ -8,6 +8,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from helpers import tables
 
 import envs
 import train
@@ -23,20 +24,6 @@ LINES, BYTES, COLUMNS = 170, 14_000, 99  # it is read before anything else, on o
 @pytest.fixture(scope="module")
 def readme():
     return (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-def tables(text):
-    """The tables of a text outside of fences: each a list of rows, each a list of cells, the header first."""
-    found: list[list[list[str]]] = []
-    previous = ""
-    for line in FENCE.sub("", text).splitlines():
-        if line.startswith("|"):
-            if not previous.startswith("|"):
-                found.append([])
-            if not re.fullmatch(r"[|:\- ]+", line):
-                found[-1].append([cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))])
-        previous = line
-    return found
 
 
 def help_of(main, capsys):

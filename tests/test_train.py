@@ -423,6 +423,6 @@ def test_a_row_and_a_transcript_can_be_read():
     env = Toy(("ann",))
     messages = env.observe("ann")
     episode = Episode(3, actions=[Action(0, "ann", messages, "7!", env.step("ann", "7!"))], solved=True)
-    text = transcript(Rollout([episode]), 4)
-    for part in ("step 5", "environment 3", messages[-1]["content"], "7!", "team 1.00", "local 0.70", "solved"):
+    text = transcript(Rollout([episode]), 4, "P.G")
+    for part in ("step 5", "P.G", "environment 3", messages[-1]["content"], "7!", "team 1.00", "local 0.70", "solved"):
         assert part in text
