@@ -35,12 +35,12 @@ class CodeEnv:
     first readable program when there are none. `solved`: the committed program passes all golden tests.
 
     Team reward: share of golden tests that the candidate program passes; the tester's is that of the committed program.
-    Local rewards. Coder (paper, appendix): .1 the program parses, .1 it runs through the first golden input, .8 golden
-    share. Tester: .2 its tests can be read, .8 times the share of them that a reference solution passes (paper,
-    appendix). Ours is that the .8 are halved when a program that prints (returns) nothing passes all of them, because
-    tests that everything passes are the cheapest way to agree. Also ours: what happens without a reference, when nobody
-    knows whether tests are right: a committed program that passes all golden tests stands in for it, and until there
-    is one the .8 are not paid.
+    Local rewards. Coder: .1 the program parses, .1 it runs through the first golden input, .8 golden share. Tester: .2
+    its tests can be read, .8 times the share of them that a reference solution passes. These weights are the paper's;
+    what follows is ours (docs/differences.md). The .8 are halved when a program that prints (returns) nothing passes
+    all of the tests, because tests that everything passes are the cheapest way to agree. Without a reference nobody
+    knows whether tests are right: a committed program that passes all golden tests stands in for it, and until there is
+    one the .8 are not paid.
 
     Both see the problem, its first three examples, the committed program, the tester's tests and how the program fared
     on them (each shortened, see SHOWN_*), and whether their own last answer could not be read.

@@ -239,7 +239,8 @@ def test_a_mistyped_run_names_the_nearest_one(run, monkeypatch, typed, meant):
 
 @pytest.mark.parametrize("typed", ["nothing-like-it", "/", "/nowhere/at/all/deep", ".", "a" * 300, ""])
 def test_a_run_that_is_like_no_other_has_no_hint(tmp_path, monkeypatch, typed):
-    monkeypatch.chdir(tmp_path)
+    (tmp_path / "alone" / "here").mkdir(parents=True)  # the folders beside tmp_path are those of other tests
+    monkeypatch.chdir(tmp_path / "alone" / "here")
     with pytest.raises(SystemExit, match=r"report\.py: error: ") as exit_:
         report.main([typed])
     assert "did you mean" not in str(exit_.value)
