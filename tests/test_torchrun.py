@@ -228,7 +228,7 @@ FAULTS = {
     "before an exchange": ("train", "gather_episodes", 1, "rank == {dead} and die()"),
     "while a checkpoint is written": ("records.checkpoint", "_optimizer_io", 2, "rank == {dead} and die()"),
     "with an error in set-up": ("prepare", "make_team", 1, "rank == {dead} and fail(ValueError('no such model'))"),
-    "with an error before the others join": ("train", "start", 1, "die() if rank == {dead} else time.sleep(5)"),
+    "with an error before the others join": ("prepare", "start", 1, "die() if rank == {dead} else time.sleep(5)"),
 }
 
 
