@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -99,6 +100,7 @@ def started(argv: Sequence[str] | None) -> Iterator[Run]:
                 if dist.is_initialized():
                     dist.destroy_process_group()
                 sys.exit(f"train.py: error: {error}")
+            gc.freeze()  # a million objects of the libraries stay: garbage collection need not look at them every time
             yield run
         except Stopped as stopped:
             if speaks():

@@ -145,13 +145,13 @@ class _Rules:
 
 
 @dataclass(frozen=True)
-class _Branch:
-    """One candidate, tried on its own copy of the state."""
+class _Outcome:
+    """What an answer leads to, tried on its own copy of the state."""
 
     env: Env
-    sample: Sample
     text: str
     reward: Reward
+    valid: bool
 
 
 def _play(env: Env, env_id: int, rules: _Rules, trajectory: int | None = None) -> Player[Episode]:
@@ -181,17 +181,17 @@ def _play(env: Env, env_id: int, rules: _Rules, trajectory: int | None = None) -
                     episode.ended = "prompt"
                     return episode
                 key = GroupKey(env_id, turn, request.agent)
-                branches = [_try(env.copy(), key, request, c, rules, trajectory) for c in candidates]
-                episode.samples += [branch.sample for branch in branches]
-                scored = [branch for branch in branches if branch.sample.valid]
+                branches = _try(env, key, request, candidates, rules, trajectory)
+                episode.samples += [sample for sample, _ in branches]
+                scored = [branch for branch in branches if branch[0].valid]
                 if not scored:
                     episode.ended = "infra"
                     return episode
-                best = max(scored, key=lambda branch: branch.sample.reward)  # commit it; ties: the first
-                best.sample.committed = True
-                env = best.env  # the play goes on from here
+                best, outcome = max(scored, key=lambda branch: branch[0].reward)  # commit it; ties: the first
+                best.committed = True
+                env = outcome.env  # the play goes on from here
                 episode.solved, episode.progress = env.solved, progress(env)
-                episode.actions.append(Action(turn, request.agent, messages, best.text, best.reward))
+                episode.actions.append(Action(turn, request.agent, messages, outcome.text, outcome.reward))
                 if env.done:
                     episode.ended = "done"
                     return episode
@@ -199,12 +199,37 @@ def _play(env: Env, env_id: int, rules: _Rules, trajectory: int | None = None) -
 
 
 def _try(
-    twin: Env, key: GroupKey, request: Request, candidate: Completion, rules: _Rules, trajectory: int | None
-) -> _Branch:
-    """Score one candidate on its own copy of the state. ValueError on numbers that are not finite."""
-    if not all(map(isfinite, candidate.logprobs)):
-        raise ValueError(f"{key}: the engine returned a log-prob that is not finite: {candidate.logprobs}")
-    text = rules.decode(key.agent, candidate.ids)
+    env: Env, key: GroupKey, request: Request, candidates: Sequence[Completion], rules: _Rules, trajectory: int | None
+) -> list[tuple[Sample, _Outcome]]:
+    """Score all candidates, equal answers once. ValueError on log-probs that are not finite."""
+    known: dict[tuple[int, ...], _Outcome] = {}
+    branches = []
+    for candidate in candidates:
+        if not all(map(isfinite, candidate.logprobs)):
+            raise ValueError(f"{key}: the engine returned a log-prob that is not finite: {candidate.logprobs}")
+        ids = tuple(candidate.ids)
+        if ids not in known:
+            known[ids] = _outcome(env.copy(), key, rules.decode(key.agent, candidate.ids))
+        outcome = known[ids]
+        sample = Sample(
+            key=key,
+            prompt_ids=request.prompt_ids,
+            response_ids=candidate.ids,
+            logprobs=candidate.logprobs,
+            reward=rules.mix(outcome.reward, rules.alpha),
+            valid=outcome.valid,
+            trajectory=trajectory,
+            team=outcome.reward.team,
+            local=outcome.reward.local,
+            truncated=candidate.finish_reason == "length",
+            info=outcome.reward.info,
+        )
+        branches.append((sample, outcome))
+    return branches
+
+
+def _outcome(twin: Env, key: GroupKey, text: str) -> _Outcome:
+    """Act on a copy of the state. ValueError on a reward that is not finite."""
     try:
         reward, valid = twin.step(key.agent, text), True
     except InfraError:
@@ -212,20 +237,7 @@ def _try(
     parts = [reward.team, reward.local, *reward.info.values()] if isinstance(reward, Reward) else [None]
     if not all(isinstance(part, Real) and isfinite(part) for part in parts):
         raise ValueError(f"{key}: {type(twin).__name__}.step returned {reward!r}, which is not finite or no Reward")
-    sample = Sample(
-        key=key,
-        prompt_ids=request.prompt_ids,
-        response_ids=candidate.ids,
-        logprobs=candidate.logprobs,
-        reward=rules.mix(reward, rules.alpha),
-        valid=valid,
-        trajectory=trajectory,
-        team=reward.team,
-        local=reward.local,
-        truncated=candidate.finish_reason == "length",
-        info=reward.info,
-    )
-    return _Branch(twin, sample, text, reward)
+    return _Outcome(twin, text, reward, valid)
 
 
 def _one_at_a_time(envs: Sequence[Env]) -> bool:

@@ -268,7 +268,14 @@ def encode(tokenizer: Tokenizer, messages: list[Message]) -> list[int]:
 
     A system message that the chat template would not show goes in front of the first user message.
     """
-    if not _takes_system(tokenizer, str(tokenizer.chat_template)):
+    template = str(tokenizer.chat_template)
+    return list(_encode(tokenizer, template, tuple((message["role"], message["content"]) for message in messages)))
+
+
+@lru_cache(maxsize=4096)  # trajectories of one environment often meet the same state
+def _encode(tokenizer: Tokenizer, template: str, texts: tuple[tuple[str, str], ...]) -> list[int]:
+    messages: list[Message] = [{"role": role, "content": content} for role, content in texts]
+    if not _takes_system(tokenizer, template):
         system = [message["content"] for message in messages if message["role"] == "system"]
         first, *rest = [message for message in messages if message["role"] != "system"]
         messages = [{**first, "content": "\n\n".join([*system, first["content"]])}, *rest]

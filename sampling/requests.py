@@ -21,9 +21,8 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Generic, Protocol, TypeVar, cast
-
-import numpy as np
 
 Result = TypeVar("Result")
 
@@ -48,8 +47,8 @@ class Completion:
 
 def request_seed(seed: Sequence[int], env: int, turn: int, agent: int, spacing: int) -> int:
     """A 62-bit seed from all of these, a multiple of `spacing`: seed + k never meets another request's."""
-    high, low = np.random.SeedSequence([*seed, env, turn, agent]).generate_state(2, np.uint64)
-    return int(high ^ (low >> np.uint64(1))) % (2**62 // spacing) * spacing
+    digest = blake2b(repr([*map(int, seed), env, turn, agent]).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % (2**62 // spacing) * spacing
 
 
 class Generate(Protocol):
