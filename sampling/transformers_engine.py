@@ -3,8 +3,8 @@
 A prompt goes through the model once, however many candidates and requests ask for it. Its responses share its keys and
 values, and what has ended leaves the batch.
 
-Shapes: R responses; B slots, each a prompt with room for W responses; P tokens of the longest prompt, t of a response so
-far; H heads, G of them for keys and values, D head size; V vocabulary.
+Shapes: B slots, each a prompt with room for W responses; P tokens of the longest prompt, t of a response so far; H heads,
+G of them for keys and values, D head size; V vocabulary.
 """
 
 from __future__ import annotations
@@ -177,12 +177,12 @@ class Cache:
 
     prompts: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # layer -> (B, G, P, D) keys, values
     answers: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # layer -> (B, W, G, t, D)
-    hidden: Tensor | None = None  # (B, P) True where a prompt is padded
+    padding: Tensor = torch.empty(0)  # (B, P) True after the end of a prompt
 
     def keep(self, slots: Tensor, places: Tensor | None = None) -> None:
         """Go on with these slots (B',), and in each with these of its responses (B', W')."""
         self.prompts = {i: (k[slots], v[slots]) for i, (k, v) in self.prompts.items()}
-        self.hidden = None if self.hidden is None else self.hidden[slots]
+        self.padding = self.padding[slots]
         if places is not None:
             where = slots[:, None], places
             self.answers = {i: (k[where], v[where]) for i, (k, v) in self.answers.items()}
@@ -206,7 +206,7 @@ class Cache:
         together = q.transpose(1, 2).reshape(slots, groups, width * share, size)  # all that look at the same prompt
         keys, values = self.prompts[layer]
         scores = (together @ keys.mT).view(slots, groups, width, share, length).transpose(1, 2)
-        scores = scores.masked_fill(self.hidden[:, None, None, None], -torch.inf)
+        scores = scores.masked_fill(self.padding[:, None, None, None], -torch.inf)
         weights = torch.cat([scores, q @ k.mT], -1).softmax(-1, torch.float32).to(v.dtype)
         prompt = weights[..., :length].transpose(1, 2).reshape(slots, groups, width * share, length) @ values
         out = prompt.view(slots, groups, width, share, size).transpose(1, 2) + weights[..., length:] @ v
