@@ -3,8 +3,8 @@
 A prompt goes through the model once, however many candidates and requests ask for it. Its responses share its keys and
 values, and what has ended leaves the batch.
 
-Shapes: B slots, each a prompt with room for W responses; P tokens of the longest prompt, t of a response so far; H heads,
-G of them for keys and values, D head size; V vocabulary.
+Shapes: B slots, each a prompt with room for W responses; P tokens of the longest prompt, t of a response so far;
+H heads, G of them for keys and values, D head size; V vocabulary.
 """
 
 from __future__ import annotations
@@ -138,10 +138,9 @@ class TransformersEngine:
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
         longest = int(lengths.max())
         ids = torch.tensor([[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts], device=device)
-        cache.hidden = (
-            torch.arange(longest, device=device) >= lengths[:, None]
-        )  # causal: padding after a prompt is fine
-        hidden = self._hidden(ids, torch.arange(longest, device=device).expand_as(ids), cache)
+        positions = torch.arange(longest, device=device).expand_as(ids)
+        cache.padding = positions >= lengths[:, None]  # after a prompt, where its own tokens do not look
+        hidden = self._hidden(ids, positions, cache)
         return self._logits(hidden[torch.arange(len(prompts), device=device), lengths - 1]), lengths
 
     def _decode(self, token: Tensor, position: Tensor, cache: Cache) -> Tensor:
