@@ -59,6 +59,11 @@ class Sample:
         if not self.response_ids:
             raise ValueError(f"{self.key}: empty response (an engine returns at least the stop token)")
 
+    @property
+    def prompt(self) -> int:
+        """The prompt as one number: equal for equal prompts, on every rank, and practically only for those."""
+        return hash(tuple(self.prompt_ids))
+
 
 def agent_turn_key(sample: Sample) -> GroupKey:
     """AT-GRPO: candidates of one agent in one turn of one environment instance (Algorithm 1, the group key)."""

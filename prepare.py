@@ -22,6 +22,7 @@ from model import tiny
 from model.loading import load_model
 from model.policy import Policy, make_policy
 from options import Config, all_options, check_run_folder, parse, parse_policies
+from records.boards import LEVELS
 from records.checkpoint import latest_checkpoint, load_optimizers, read_state, save_checkpoint
 from records.folder import locked, write_sealed
 from records.log import Log, on_main, say
@@ -58,7 +59,7 @@ class Run:
         world, self.stop.patient = self.team.world, True
         for step in self.log.progress(self.start):
             yield step
-            if number := max(world.gather(self.stop.number)):  # all ranks stop after the same step
+            if number := world.most(self.stop.number):  # all ranks stop after the same step
                 if self.saved <= step:
                     self.save(step + 1)
                 world.close()
@@ -202,7 +203,8 @@ def held_out(
     top_p: float = 1.0,
 ) -> Evaluation:  # fmt: skip
     """Success on environments that training never sees, greedy by default."""
-    ids = team.world.mine(task.held_out_numbers(config.eval_envs))
+    numbers = task.held_out_numbers(config.eval_envs)
+    ids = team.world.mine(numbers)
     return evaluate(
         [task.held_out_level(number) for number in ids],
         team.sampler(temperature, top_p),
@@ -213,7 +215,7 @@ def held_out(
         seed=(config.seed, HELD_OUT_SEEDS),
         env_ids=ids,
         pool=pool,
-        gather=lambda result: gather_episodes(team.world, result),
+        gather=lambda result: gather_episodes(team.world, result, numbers[:LEVELS]),
     )
 
 

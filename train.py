@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from distributed.exchange import add_up, gather_episodes
+from distributed.exchange import share_samples
 from grouping import assign_advantages, group_samples
 from options import Config
 from prepare import Run, started, training_seed
@@ -59,20 +59,22 @@ def train(run: Run) -> None:
         # before the samples travel to the ranks that train on them.
         groups = group_samples(played.samples, group_key)
         counts = assign_advantages(groups, config.normalize) | groups_per_turn(groups)
-        with clock("exchange"):
-            played, counts = gather_episodes(team.world, played), add_up(team.world, counts)
+        with clock("exchange"):  # every policy m gets its own batch B_m, the samples of the agents it speaks for
+            batches = share_samples(
+                team.world, team.training, team.policy_of, played.samples, objective.minibatches, (config.seed, step)
+            )
 
-        # Update: every policy m takes its own batch B_m, the samples of the agents it speaks for.
+        # Update: every policy is trained on its batch.
         trained: dict[str, float] = {}
         with clock("update"):
             for name, policy in team.trained.items():
-                batch = [sample for sample in played.samples if team.policy_of[sample.key.agent] == name]
-                metrics = update(policy, batch, objective, seed=(config.seed, step))
+                metrics = update(policy, batches[name], objective, seed=(config.seed, step))
                 trained |= {f"{name}/{metric}": value for metric, value in metrics.items()}
         with clock("sync"):
             team.sync()  # the engines get the new weights before the next step samples
 
-        row = {"step": step, "lr": learning_rate(config, step), **rollout_metrics(played, counts)}
+        sums = team.world.add_up
+        row = {"step": step, "lr": learning_rate(config, step), **rollout_metrics(played, counts, sums)}
         report = due(config.report_every, step + 1)
         log.step(row | team.world.merge(trained), clock.report(), played, example=report or step == 0)
         if report and step + 1 < config.steps:

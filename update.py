@@ -56,10 +56,11 @@ def update(
 
     A minibatch is a part of the batch for one optimizer step: the prompts are dealt out at random, and all answers to a
     prompt come along. It goes through the model as packs, whose number changes memory and not the result.
-    Every rank of the policy gets the same samples and computes its share of each minibatch, so a step does not depend
-    on the number of ranks. Samples with advantage 0 add nothing to the gradient and are not packed, but their tokens
-    count in the loss's denominator. Returns metrics averaged over response tokens. Raises FloatingPointError on a
-    gradient that is not finite.
+    Every rank of the policy gets the same batch (`distributed.exchange.share_samples`: with outlines of those samples
+    that other ranks pack) and computes its share of each minibatch, so a step does not depend on the number of ranks.
+    Samples with advantage 0 add nothing to the gradient and are not packed, but their tokens count in the loss's
+    denominator. Returns metrics averaged over response tokens. Raises FloatingPointError on a gradient that is not
+    finite.
     """
     samples = [sample for sample in samples if sample.valid]
     if not samples:  # none of the policy's agents got to act

@@ -8,7 +8,9 @@
 Two agents talk for `--turns` turns about a text of `--prompt` words; rewards are random, so that every group has a
 gradient and nothing depends on what a model can do. `--envs` is for each GPU: more GPUs, more environments. The first
 step warms up; the numbers are medians of the others, tokens are those sampled and those that the update is about
-(prompt and response of every sample) a second and GPU. "idle" is the share of sampling in which a rank's engine waited.
+(prompt and response of every sample) a second and GPU. "idle" is the share of sampling in which a rank's engine waited,
+"wait_s" what a rank that has sampled everything waits for the others, "exchange_s" what it takes then to bring samples
+to the ranks that train them, and "..._mb" what this rank sent and received of them (10^6 bytes).
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.shapes import SHAPES, random_model
-from distributed import exchange
+from distributed.exchange import share_samples
 from distributed.world import World, start
 from envs import Reward
 from grouping import assign_advantages, group_samples
@@ -36,6 +38,8 @@ from records.metrics import Clock
 from rollout import rollout_tree
 from sampling.team import Team
 from update import UpdateConfig, update
+
+MINIBATCHES = 2
 
 
 class Talk:
@@ -87,22 +91,27 @@ def one_step(args: argparse.Namespace, team: Team, step: int) -> dict[str, float
         )  # fmt: skip
         team.rest()
     assign_advantages(group_samples(result.samples))
+    with clock("wait"):
+        world.barrier()
+    world.traffic.clear()
     with clock("exchange"):
-        result = exchange.gather_episodes(world, result)
+        batches = share_samples(world, team.training, team.policy_of, result.samples, MINIBATCHES, (0, step))
     with clock("update"):
-        for name, policy in team.policies.items():
-            batch = [sample for sample in result.samples if team.policy_of[sample.key.agent] == name]
-            metrics = update(policy, batch, UpdateConfig(minibatches=2, micro_batch_tokens=args.pack), (0, step))
+        for name, policy in team.trained.items():
+            config = UpdateConfig(minibatches=MINIBATCHES, micro_batch_tokens=args.pack)
+            metrics = update(policy, batches[name], config, (0, step))
         world.barrier()
     with clock("sync"):
         team.sync()
         world.barrier()
-    times = clock.report()
-    sampled = sum(len(sample.response_ids) for sample in result.samples)
-    raw = sampled + sum(len(sample.prompt_ids) for sample in result.samples)
+    times, moved = clock.report(), dict(world.traffic)
+    sampled = world.add_up(sum(len(sample.response_ids) for sample in result.samples))
+    raw = sampled + world.add_up(sum(len(sample.prompt_ids) for sample in result.samples))
     free, total = torch.cuda.mem_get_info() if torch.cuda.is_available() else (0, 0)
     return {
         **times,
+        "wait_s": team.seconds["wait"],
+        **{f"{what.replace(' ', '_')}_mb": count / 1e6 for what, count in moved.items()},
         "rollout_tokens_s_gpu": sampled / times["sample_s"] / world.size,
         "update_tokens_s_gpu": raw / times["update_s"] / world.size,
         "idle": 1 - times["generate_s"] / times["sample_s"],

@@ -1,4 +1,4 @@
-"""What travels between ranks: requests to the ranks that host their policy, answers back, and samples to all ranks.
+"""What travels between ranks: requests to the ranks that host their policy, answers back, samples to who trains them.
 
     one policy on all ranks             every rank samples for its own environments; nothing travels while they play
     policies on different ranks         a round: gather all requests, each policy's ranks answer theirs, gather answers
@@ -9,16 +9,26 @@ many cohorts as there are policies, one round apart (a wavefront):
     round            1          2          3          4
     policy A    cohort 1   cohort 2   cohort 1   cohort 2
     policy B               cohort 1   cohort 2   cohort 1
+
+After sampling, every rank learns the outline of every sample (20 bytes: enough to deal a batch into minibatches and to
+balance them), and each sample's tokens go to the one rank that packs it.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from distributed.world import World
-from rollout import Episode, Rollout
+from grouping import GroupKey, Sample
+from model.packing import balance, deal, with_signal
+from rollout import Rollout
 from sampling.requests import Completion, Generate, Request, Rounds
 
 Answer = Callable[[str, list[Request], int], list[list[Completion]]]  # (policy, requests, n) on a rank that hosts it
@@ -70,23 +80,140 @@ class ExchangeRounds(Rounds):
         return self.world.any(more or bool(self.pending))
 
 
-def gather_episodes(world: World, result: Rollout) -> Rollout:
-    """The episodes of all ranks in order of their environments. Texts of other ranks' actions stay where they are."""
+# ------------------------------------------------------------------------------------------------------------- samples
+
+
+class Outline(Sample):
+    """A sample whose tokens are on another rank. It takes the sample's place where a batch is dealt and weighed."""
+
+    prompt = 0  # not a property as in a sample, whose number it gets
+
+    def __init__(self, prompt: int, prompt_length: int, length: int, trained: bool):
+        self.prompt, self.advantage = prompt, float(trained)
+        self.prompt_ids, self.response_ids = cast(Any, (range(prompt_length), range(length)))  # only their lengths
+        self.rank = -1  # of the policy's ranks, that packs it; nobody packs what has no advantage
+
+
+OUTLINE = np.dtype([("prompt", "i8"), ("prompt_length", "i4"), ("length", "i4"), ("policy", "i2"), ("trained", "i2")])
+
+
+def share_samples(
+    world: World,
+    homes: Mapping[str, Sequence[int]],
+    policy_of: Mapping[str, str],
+    samples: Sequence[Sample],
+    minibatches: int,
+    seed: Sequence[int],
+) -> dict[str, list[Sample]]:
+    """The batch of every policy in `homes` that lives on this rank, from the samples of all ranks.
+
+    Batches are the same on all ranks of a policy, in order of the ranks that sampled, except that a rank has the tokens
+    of those samples only that it packs in `update.update`; outlines stand for the others. Samples that are not valid
+    are left out.
+    """
+    mine = {name: [s for s in samples if s.valid and policy_of[s.key.agent] == name] for name in homes}
+    if world.size == 1:
+        return mine
+    names, first = list(homes), dict.fromkeys(homes, 0)
+    batches: dict[str, list[Sample]] = {name: [] for name in names}
+    for rank, part in enumerate(world.send_to([_outlines(mine)] * world.size, "outlines")):
+        if rank == world.rank:
+            first = {name: len(batch) for name, batch in batches.items()}  # places of this rank's own samples
+        for prompt, prompt_length, length, policy, trained in part.numpy().view(OUTLINE).tolist():
+            batches[names[policy]].append(Outline(prompt, prompt_length, length, trained))
+
+    outgoing: list[list[tuple[int, int, Sample]]] = [[] for _ in range(world.size)]
+    for policy, (name, ranks) in enumerate(homes.items()):
+        for minibatch in deal(batches[name], minibatches, seed):
+            for rank, groups in zip(ranks, balance(with_signal(minibatch), len(ranks)), strict=True):
+                for outline in chain.from_iterable(groups):
+                    cast(Outline, outline).rank = rank
+        for place, sample in enumerate(mine[name], first[name]):
+            rank = cast(Outline, batches[name][place]).rank
+            if rank >= 0:
+                outgoing[rank].append((policy, place, sample))
+    for part in world.send_to([pack_rows(_rows(samples)) for samples in outgoing], "samples"):
+        for policy, place, sample in _samples(unpack_rows(part)):
+            batches[names[policy]][place] = sample
+    return {name: batches[name] for name, ranks in homes.items() if world.rank in ranks}
+
+
+def _outlines(batches: Mapping[str, Sequence[Sample]]) -> Tensor:
+    rows = [
+        (sample.prompt, len(sample.prompt_ids), len(sample.response_ids), policy, sample.advantage != 0)
+        for policy, batch in enumerate(batches.values())
+        for sample in batch
+    ]
+    return _bytes(np.array(rows, OUTLINE))
+
+
+# A row of a message: a few numbers, token ids, floats.
+Row = tuple[Sequence[int], Sequence[int], Sequence[float]]
+
+
+def pack_rows(rows: Iterable[Row]) -> Tensor:
+    """Any number of rows as bytes (n,) uint8: lengths and numbers in 8 bytes each, ids and floats in 4."""
+    rows = list(rows)
+    lengths = [len(rows), *(len(part) for row in rows for part in row)]
+    numbers, ids, floats = ([value for row in rows for value in row[column]] for column in range(3))
+    return _bytes(np.array(lengths + numbers, np.int64), np.array(ids, np.int32), np.array(floats, np.float32))
+
+
+def unpack_rows(data: Tensor) -> list[Row]:
+    """The rows that `pack_rows` has packed.
+
+    >>> unpack_rows(pack_rows([([1], [2, 3], [0.5]), ([], [4], [])]))
+    [([1], [2, 3], [0.5]), ([], [4], [])]
+    """
+    raw = data.numpy().tobytes()
+    count = 3 * int(np.frombuffer(raw, np.int64, 1)[0])
+    lengths = np.frombuffer(raw, np.int64, count, 8).reshape(-1, 3)  # (rows, 3)
+    columns, start = [], 8 * (1 + count)
+    for kind, sizes in zip((np.int64, np.int32, np.float32), lengths.T, strict=True):
+        values = np.frombuffer(raw, kind, sizes.sum(), start)
+        columns.append([part.tolist() for part in np.split(values, sizes.cumsum()[:-1])] if count else [])
+        start += values.nbytes
+    return list(zip(*columns, strict=True))
+
+
+def _bytes(*arrays: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.concatenate([array.view(np.uint8) for array in arrays]))
+
+
+def _rows(samples: Iterable[tuple[int, int, Sample]]) -> Iterator[Row]:
+    """(policy, place in its batch, sample) as rows. A prompt that is that of the row before does not travel again."""
+    before: list[int] = []
+    for policy, place, sample in samples:
+        new = [] if sample.prompt_ids == before else sample.prompt_ids
+        before = sample.prompt_ids
+        yield [policy, place, len(new)], [*new, *sample.response_ids], [sample.advantage, *sample.logprobs]
+
+
+def _samples(rows: Iterable[Row]) -> Iterator[tuple[int, int, Sample]]:
+    """The reverse of `_rows`: samples with all that an update needs."""
+    prompt: list[int] = []
+    for (policy, place, length), ids, (advantage, *logprobs) in rows:
+        prompt = list(ids[:length]) or prompt
+        yield policy, place, Sample(GroupKey(0, 0, ""), prompt, list(ids[length:]), logprobs, 0.0, advantage)
+
+
+# ---------------------------------------------------------------------------------------------------------- evaluation
+
+
+def gather_episodes(world: World, result: Rollout, whole: Collection[int] = ()) -> Rollout:
+    """The episodes of all ranks in order of their environments, without prompts, texts and samples.
+
+    `whole`: environments whose samples come along.
+    """
     if world.size == 1:
         return result
     light = [
-        replace(episode, actions=[replace(action, messages=[], text="") for action in episode.actions])
+        replace(
+            episode,
+            actions=[replace(action, messages=[], text="") for action in episode.actions],
+            samples=episode.samples if episode.env in whole else [],
+        )
         for episode in result.episodes
     ]
-    episodes: list[Episode] = []
-    for rank, theirs in enumerate(world.gather(light)):
-        episodes += result.episodes if rank == world.rank else theirs
+    episodes = [episode for part in world.gather(light) for episode in part]
     return Rollout(sorted(episodes, key=lambda episode: episode.env))
-
-
-def add_up(world: World, counts: Mapping[str, int]) -> dict[str, int]:
-    """Counts of all ranks; one that a rank does not have is 0 there."""
-    total: Counter[str] = Counter()
-    for part in world.gather(dict(counts)):
-        total.update(part)
-    return dict(total)

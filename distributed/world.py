@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import socket
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import pairwise
 from multiprocessing import connection
@@ -21,6 +23,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 T = TypeVar("T")
+Number = TypeVar("Number", int, float)
 
 JOIN = 300.0  # seconds until all ranks must have started: on a cold file system imports take minutes
 GRACE = 10.0  # seconds that a rank has to show an error of its own after another one has died
@@ -28,39 +31,87 @@ GRACE = 10.0  # seconds that a rank has to show an error of its own after anothe
 
 @dataclass(frozen=True)
 class World:
-    """All ranks of the job. All of them have to call each method; a single rank has nothing to ask or to send."""
+    """All ranks of the job. All of them have to call each method; a single rank has nothing to ask or to send.
+
+    What a step needs travels by `send_to`, `reduce`, `add_up`, `merge`, `most` and `any`. `traffic` counts the bytes of
+    this rank, by what they were and their direction: "samples sent".
+    """
 
     rank: int = 0
     size: int = 1
     device: str = "cpu"
     lifeline: Lifeline | None = None
+    traffic: Counter[str] = field(default_factory=Counter, compare=False)
 
     @property
     def main(self) -> bool:
         """Whether this rank prints and writes the logs."""
         return self.rank == 0
 
+    def send_to(self, parts: Sequence[Tensor], what: str) -> list[Tensor]:
+        """Send parts[r], any number of bytes (n,) uint8, to rank r; returns what each rank has sent to this one.
+
+        `what` names it in `traffic`, which leaves out the sizes: 8 bytes a rank, sent first.
+        """
+        if self.size == 1:
+            return list(parts)
+        sizes = torch.tensor([len(part) for part in parts])  # (ranks,)
+        incoming = torch.empty_like(sizes)
+        dist.all_to_all_single(incoming, sizes)
+        received = torch.empty(int(incoming.sum()), dtype=torch.uint8)
+        dist.all_to_all_single(received, torch.cat(list(parts)), incoming.tolist(), sizes.tolist())
+        self.traffic[f"{what} sent"] += int(sizes.sum() - sizes[self.rank])
+        self.traffic[f"{what} received"] += int(incoming.sum() - incoming[self.rank])
+        return list(received.split(incoming.tolist()))
+
+    def reduce(self, value: T, combine: Callable[[T, T], T]) -> T | None:
+        """Everybody's values as one, combined in order of rank: on rank 0, None elsewhere. `combine` is associative.
+
+        rank 0 <- rank 1    rank 2 <- rank 3    rank 4        rank 0 <- rank 2    rank 0 <- rank 4
+        """
+        apart = 1
+        while apart < self.size:
+            if self.rank % (2 * apart):
+                self._send(value, self.rank - apart)
+                return None
+            if self.rank + apart < self.size:
+                value = combine(value, self._receive(self.rank + apart))
+            apart *= 2
+        return value
+
+    def add_up(self, sums: T) -> T:
+        """The sum of everybody's numbers, dictionaries and lists of them; what a rank does not have is 0 there."""
+        return self._from_main(self.reduce(sums, add))
+
+    def merge(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """One mapping from everybody's; ranks that share a policy hold the same values for it."""
+        return self._from_main(self.reduce(dict(values), lambda a, b: a | b))
+
+    def most(self, number: Number) -> Number:
+        """The largest of everybody's numbers."""
+        if self.size == 1:
+            return number
+        largest = torch.tensor(float(number), dtype=torch.float64)
+        dist.all_reduce(largest, dist.ReduceOp.MAX)
+        return type(number)(largest)
+
+    def any(self, flag: bool) -> bool:
+        """Whether it is true anywhere."""
+        return bool(self.most(int(flag)))
+
     def gather(self, value: T) -> list[T]:
-        """Everybody's value, by rank."""
+        """Everybody's value, by rank, on every rank. Not for what is needed in every step."""
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value)
         return values
 
-    def any(self, flag: bool) -> bool:
-        """Whether it is true anywhere."""
-        return flag if self.size == 1 else any(self.gather(flag))
-
-    def merge(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """One mapping from everybody's; ranks that share a policy hold the same values for it."""
-        return {name: value for part in self.gather(dict(values)) for name, value in part.items()}
-
-    def agree(self, tensors: Iterable[Tensor]) -> None:
-        """Overwrite tensors on the CPU with those of rank 0."""
+    def agree(self, tensors: Iterable[Tensor], source: int = 0) -> None:
+        """Overwrite tensors with those of rank `source`."""
         if self.size > 1:
             for tensor in tensors:
-                dist.broadcast(tensor.detach(), 0)
+                dist.broadcast(tensor.detach(), source)
 
     def mine(self, items: Sequence[T]) -> Sequence[T]:
         """This rank's part of a sequence: contiguous, as even as possible, and the first item is always rank 0's."""
@@ -69,7 +120,34 @@ class World:
 
     def barrier(self) -> None:
         """Wait for everybody."""
-        self.gather(None)
+        self.most(0)
+
+    def _send(self, value: Any, rank: int) -> None:
+        data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+        dist.send(torch.tensor([len(data)]), rank)
+        dist.send(data, rank)
+        self.traffic["sums sent"] += len(data)
+
+    def _receive(self, rank: int) -> Any:
+        size = torch.zeros(1, dtype=torch.long)
+        dist.recv(size, rank)
+        data = torch.empty(int(size), dtype=torch.uint8)
+        dist.recv(data, rank)
+        self.traffic["sums received"] += len(data)
+        return pickle.loads(data.numpy().tobytes())
+
+    def _from_main(self, value: Any) -> Any:
+        """Rank 0's value, passed on along the tree of `reduce`."""
+        reach = 1
+        while reach < self.size:
+            reach *= 2
+        while reach > 1:
+            reach //= 2
+            if self.rank % (2 * reach) == reach:
+                value = self._receive(self.rank - reach)
+            elif self.rank % (2 * reach) == 0 and self.rank + reach < self.size:
+                self._send(value, self.rank + reach)
+        return value
 
     def close(self) -> None:
         """Leave the job after its work is done: the process groups end, those of vLLM first."""
@@ -93,6 +171,19 @@ class World:
             if self.rank in ranks:
                 made[ranks] = DeviceMesh.from_group(group, torch.device(self.device).type, mesh=list(ranks))
         return {name: made[tuple(ranks)] for name, ranks in homes.items() if self.rank in ranks}
+
+
+def add(a: Any, b: Any) -> Any:
+    """The sum of two numbers, of two lists of equal length, or of two dictionaries: key by key, missing ones are 0.
+
+    >>> add({"solved": 1, "turns": [2, 0]}, {"turns": [1, 1], "samples": 4})
+    {'solved': 1, 'turns': [3, 1], 'samples': 4}
+    """
+    if isinstance(a, dict):
+        return a | {key: add(a[key], value) if key in a else value for key, value in b.items()}
+    if isinstance(a, list):
+        return [add(x, y) for x, y in zip(a, b, strict=True)]
+    return a + b
 
 
 class Lifeline:

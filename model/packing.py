@@ -7,15 +7,18 @@ All K candidates of a group share their prompt, so the prompt goes through the m
 in which every response attends to its own prompt and to itself, at the positions it would have alone. The result equals
 one forward pass for each sequence (tests pin 1e-5) with a fraction of the tokens: P + K*R instead of K*(P + R).
 
-A batch is cut here and nowhere else: `deal` makes minibatches, `pack_minibatch` shares of the ranks and packs.
+A batch is cut here and nowhere else: `deal` makes minibatches, `pack_minibatch` shares of the ranks and packs. Only
+`pack_samples` looks at tokens; the others need lengths, advantages, and which prompts are equal.
 
 Shapes: T tokens of a pack, N response tokens with a log-prob.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import torch
@@ -46,10 +49,10 @@ class Pack:
 
 
 def deal(samples: Sequence[Sample], minibatches: int, seed: Sequence[int] = (0,)) -> list[list[Sample]]:
-    """A batch in so many parts, at random; answers to one prompt stay together. No part is empty."""
+    """A batch in so many parts, at random; answers to one prompt stay together. No part of a batch is empty."""
     groups = by_prompt(samples)
     order = np.random.default_rng([*seed, 2]).permutation(len(groups))
-    parts = np.array_split(order, min(minibatches, len(groups)))
+    parts = np.array_split(order, min(minibatches, len(groups)) or 1)
     return [[sample for i in part for sample in groups[i]] for part in parts]
 
 
@@ -58,32 +61,37 @@ def pack_minibatch(
 ) -> list[Pack]:
     """The packs of one minibatch that this rank computes, at most `budget` tokens in one forward pass.
 
-    Groups without an advantage have no gradient and are left out; the rest is balanced over the ranks by cost. Every
-    rank gets the same number of packs, because a sharded model takes all ranks for every forward pass.
+    What has a signal is balanced over the ranks by cost. Every rank gets the same number of packs, because a sharded
+    model takes all ranks for every forward pass.
     """
-    trained = [kept for group in by_prompt(samples) if (kept := [sample for sample in group if sample.advantage])]
-    shares = [micro_batches(share, budget) for share in balance(trained, ranks)]
+    shares = [micro_batches(share, budget) for share in balance(with_signal(samples), ranks)]
     idle = [[Sample(GroupKey(0, 0, ""), [0], [0], [0.0], reward=0.0)]]  # of weight 0
     mine = shares[rank] + [idle] * (max(map(len, shares)) - len(shares[rank]))
     return [pack_samples(groups, device) for groups in mine]
 
 
 def by_prompt(samples: Sequence[Sample]) -> list[Group]:
-    """Samples that share a prompt, token by token: what a pack computes once."""
-    groups: dict[tuple[int, ...], Group] = {}
+    """Samples that share a prompt: what a pack computes once."""
+    groups: dict[int, Group] = {}
     for sample in samples:
-        groups.setdefault(tuple(sample.prompt_ids), []).append(sample)
+        groups.setdefault(sample.prompt, []).append(sample)
     return list(groups.values())
+
+
+def with_signal(samples: Sequence[Sample]) -> list[Group]:
+    """Samples that share a prompt, without those of advantage 0, which have no gradient."""
+    return [kept for group in by_prompt(samples) if (kept := [sample for sample in group if sample.advantage])]
 
 
 def balance(groups: Sequence[Group], ranks: int) -> list[list[Group]]:
     """The groups of each rank: the costliest first, onto the rank with the least. The same result on every rank."""
     shares: list[list[Group]] = [[] for _ in range(ranks)]
-    load = [0.0] * ranks
-    for group in sorted(groups, key=cost, reverse=True):
-        rank = load.index(min(load))
-        shares[rank].append(group)
-        load[rank] += cost(group)
+    loads = [(0.0, rank) for rank in range(ranks)]  # a heap: the least load first, of equals the lowest rank
+    costs = [cost(group) for group in groups]
+    for i in sorted(range(len(groups)), key=costs.__getitem__, reverse=True):
+        load, rank = loads[0]
+        shares[rank].append(groups[i])
+        heapq.heapreplace(loads, (load + costs[i], rank))
     return shares
 
 
@@ -96,27 +104,27 @@ def cost(group: Group, attention: float = 1 / 4096) -> float:
 def micro_batches(groups: Sequence[Group], budget: int) -> list[list[Group]]:
     """First fit, longest first, at most `budget` tokens each (a single larger group gets a pack of its own)."""
 
-    def tokens(group: Group) -> int:
-        return len(group[0].prompt_ids) + sum(len(sample.response_ids) for sample in group)
-
+    tokens = [len(group[0].prompt_ids) + sum(len(sample.response_ids) for sample in group) for group in groups]
     batches: list[list[Group]] = []
     used: list[int] = []
-    for group in sorted(groups, key=tokens, reverse=True):
-        place = next((i for i, total in enumerate(used) if total + tokens(group) <= budget), len(batches))
+    for i in sorted(range(len(groups)), key=tokens.__getitem__, reverse=True):
+        place = next((place for place, total in enumerate(used) if total + tokens[i] <= budget), len(batches))
         if place == len(batches):
             batches.append([])
             used.append(0)
-        batches[place].append(group)
-        used[place] += tokens(group)
+        batches[place].append(groups[i])
+        used[place] += tokens[i]
     return batches
 
 
 def pack_samples(groups: Sequence[Group], device: torch.device | str = "cpu") -> Pack:
-    """Pack groups of samples; the members of a group have the same prompt.
+    """Pack groups of samples; the members of a group have the same prompt (if not, it becomes several groups).
 
     The last token of a response is only a target, so it is not an input. Raises ValueError on an empty prompt or
     response.
     """
+    # `Sample.prompt` is a hash; should two prompts ever share one, they part here
+    groups = [list(same) for group in groups for _, same in groupby(group, key=lambda sample: sample.prompt_ids)]
     samples = [sample for group in groups for sample in group]
     for sample in samples:
         if not sample.prompt_ids or not sample.response_ids:

@@ -11,11 +11,11 @@ The others are histograms: how many candidates have an advantage between -3 and 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from statistics import fmean
 from typing import Any
 
 import numpy as np
 
+from distributed.world import World, add
 from grouping import GroupKey, Sample
 
 ADVANTAGES = (-3.0, 3.0)
@@ -27,27 +27,34 @@ def has_signal(group: Iterable[Sample]) -> bool:
     return any(sample.advantage for sample in group)
 
 
-def group_row(samples: Sequence[Sample], step: int) -> dict[str, Any]:
-    """One row. Call it after `assign_advantages`."""
+def group_row(samples: Sequence[Sample], step: int, world: World | None = None) -> dict[str, Any]:
+    """One row. Call it after `assign_advantages`; all ranks call it, each with its own samples."""
+    world = world or World()
     prompts: dict[GroupKey, list[Sample]] = {}
     for sample in samples:
         prompts.setdefault(sample.key, []).append(sample)
-    turns: dict[int, list[bool]] = {}
+    turns: dict[int, list[int]] = {}  # groups of each turn: all of them, and those with a signal
     for key, group in prompts.items():
-        turns.setdefault(key.turn, []).append(has_signal(group))
+        turns[key.turn] = add(turns.get(key.turn, [0, 0]), [1, int(has_signal(group))])
     scored = [sample for sample in samples if sample.valid]
-    limit = max((sample.reward for sample in scored if sample.reward > 1), default=1.0)
-    agents = dict.fromkeys(sample.key.agent for sample in scored)
-    return {
-        "step": step,
+    limit = world.most(max((sample.reward for sample in scored if sample.reward > 1), default=1.0))
+    mine: dict[str, Any] = {
         "tokens": sum(len(sample.response_ids) for sample in samples),
-        "signal": [fmean(turns[turn]) for turn in sorted(turns)],
+        "turns": turns,
         "advantages": _histogram([sample.advantage for sample in scored], *ADVANTAGES),
-        "reward_limit": limit,
         "rewards": {
             agent: _histogram([sample.reward for sample in scored if sample.key.agent == agent], 0.0, limit)
-            for agent in agents
+            for agent in dict.fromkeys(sample.key.agent for sample in scored)
         },
+    }
+    total = world.add_up(mine)
+    return {
+        "step": step,
+        "tokens": total["tokens"],
+        "signal": [total["turns"][turn][1] / total["turns"][turn][0] for turn in sorted(total["turns"])],
+        "advantages": total["advantages"],
+        "reward_limit": limit,
+        "rewards": total["rewards"],
     }
 
 

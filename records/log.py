@@ -23,7 +23,7 @@ from records.checkpoint import append_row, cut_log, write_text
 from records.groups import group_row
 from records.metrics import alarms, step_line, transcript
 from records.reading import read_object
-from records.trees import tree_rows
+from records.trees import most_interesting, tree_rows
 from rollout import Decode, Evaluation, Rollout
 
 T = TypeVar("T")
@@ -116,13 +116,19 @@ class Log:
         )
 
     def step(self, row: dict[str, Any], seconds: dict[str, float], result: Rollout, example: bool) -> None:
-        """One finished step: its metrics, its seconds, a few of its trees; with `example` a transcript is shown."""
-        if not self.world.main:
+        """One finished step: its metrics, its seconds, a few of its trees; with `example` a transcript is shown.
+
+        All ranks call it, each with the episodes that it has played.
+        """
+        groups = group_row(result.samples, row["step"], self.world)
+        mine = tree_rows(result, row["step"], self.decode, self.trees, partial(self.level, row["step"]))
+        trees = self.world.reduce(mine, lambda a, b: most_interesting(a + b, self.trees))
+        if trees is None:  # they are on rank 0
             return
         append_row(self.run / "metrics.jsonl", row)
         append_row(self.run / "timing.jsonl", {"step": row["step"], **seconds})
-        append_row(self.run / "groups.jsonl", group_row(result.samples, row["step"]))
-        for tree in tree_rows(result, row["step"], self.decode, self.trees, partial(self.level, row["step"])):
+        append_row(self.run / "groups.jsonl", groups)
+        for tree in trees:
             append_row(self.run / "trees.jsonl", tree)
         self.say(step_line(row, self.steps, self.agents, self.policies, seconds["step_s"]))
         for alarm in alarms(row, self.policies):

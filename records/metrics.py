@@ -6,9 +6,9 @@ import resource
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from statistics import fmean
+from math import fsum
 from typing import Any
 
 import torch
@@ -17,40 +17,60 @@ from grouping import Sample
 from rollout import Rollout
 
 DEAD_GROUPS = 0.7  # above this share of groups without spread a batch teaches little
+Sums = dict[str, Any]  # numbers, lists of them and dictionaries of them
 WIDTH = 80  # columns of a step line
 LOGPROB_GAP = 0.1  # nats: the engine does not sample from the weights that are trained
 
 
-def rollout_metrics(result: Rollout, counts: Mapping[str, int]) -> dict[str, Any]:
+def rollout_metrics(
+    result: Rollout, counts: Mapping[str, int], add_up: Callable[[Sums], Sums] = lambda sums: sums
+) -> dict[str, Any]:
     """`solved`, `turns`, counts of groups, and for each agent the means over its candidates (docs/runs.md).
 
-    `counts` are those of `assign_advantages` and `groups_per_turn`, of all ranks.
+    `result` and `counts` (of `assign_advantages` and `groups_per_turn`) are those of this process; `add_up` turns sums
+    of this process into those of all.
     """
     episodes, samples = result.episodes, result.samples
-    row: dict[str, Any] = {
-        "solved": fmean(episode.solved for episode in episodes),
-        "turns": fmean(episode.turns for episode in episodes),
+    sums: Sums = {
+        "episodes": len(episodes),
+        "solved": sum(episode.solved for episode in episodes),
+        "turns": sum(episode.turns for episode in episodes),
         "samples": len(samples),
+        "ended": Counter(episode.ended for episode in episodes),
+        "groups": dict(counts),
+        "agents": {agent: _agent_sums(agent, samples) for agent in dict.fromkeys(s.key.agent for s in samples)},
+    }
+    total = add_up(sums)
+    counts, ended = Counter[str](total["groups"]), Counter[str](total["ended"])
+    row: dict[str, Any] = {
+        "solved": total["solved"] / total["episodes"],
+        "turns": total["turns"] / total["episodes"],
+        "samples": total["samples"],
         **{f"groups/{name}": counts[name] for name in ("trained", "constant", "singleton", "invalid")},
         "groups/dead_share": 1 - counts["trained"] / max(counts["groups"], 1),
+        **{f"ended/{reason}": ended[reason] for reason in ("done", "turns", "prompt", "infra")},
+        "groups/per_turn": [counts[name] for name in sorted(counts, key=_turn) if name.startswith("turn ")],
     }
-    ended = Counter(episode.ended for episode in episodes)
-    row |= {f"ended/{reason}": ended[reason] for reason in ("done", "turns", "prompt", "infra")}
-    row["groups/per_turn"] = [counts[name] for name in sorted(counts, key=_turn) if name.startswith("turn ")]
-    for agent in dict.fromkeys(sample.key.agent for sample in samples):
-        valid = [sample for sample in samples if sample.key.agent == agent and sample.valid]
-        if not valid:
-            continue
-        row |= {
-            f"{agent}/reward": fmean(sample.reward for sample in valid),
-            f"{agent}/team": fmean(sample.team for sample in valid),
-            f"{agent}/local": fmean(sample.local for sample in valid),
-            f"{agent}/length": fmean(len(sample.response_ids) for sample in valid),
-            f"{agent}/truncated": fmean(sample.truncated for sample in valid),
-        }
-        for part in dict.fromkeys(name for sample in valid for name in sample.info):
-            row[f"{agent}/{part}"] = fmean(sample.info.get(part, 0.0) for sample in valid)
+    for agent, (scored, values) in total["agents"].items():
+        row |= {f"{agent}/{name}": value / scored for name, value in values.items()}
     return row
+
+
+def _agent_sums(agent: str, samples: Sequence[Sample]) -> list[Any]:
+    """How many samples of the agent were scored, and the sums of what is reported as their means."""
+    scored = [sample for sample in samples if sample.key.agent == agent and sample.valid]
+    if not scored:
+        return [0, {}]
+    parts: dict[str, list[float]] = {
+        "reward": [sample.reward for sample in scored],
+        "team": [sample.team for sample in scored],
+        "local": [sample.local for sample in scored],
+        "length": [len(sample.response_ids) for sample in scored],
+        "truncated": [sample.truncated for sample in scored],
+    }
+    for part in dict.fromkeys(name for sample in scored for name in sample.info):
+        parts[part] = [sample.info.get(part, 0.0) for sample in scored]
+    return [len(scored), {name: fsum(values) for name, values in parts.items()}]
 
 
 def groups_per_turn(groups: Mapping[Hashable, Sequence[Sample]]) -> dict[str, int]:

@@ -36,8 +36,8 @@ Level = Callable[[int], Env]
 def tree_rows(
     result: Rollout, step: int, decode: Decode, limit: int, level: Level | None = None
 ) -> list[dict[str, Any]]:
-    """`limit` environments of a rollout, one row each: those with the most groups that have a signal (of equals, the
-    first). Call it after `assign_advantages`.
+    """`limit` environments of a rollout, one row each in order: those with the most groups that have a signal (of
+    equals, the first). Call it after `assign_advantages`.
 
     `decode(agent, ids)` has to be that of the rollout, so that candidates are shown as the environment read them.
     `level(env)` is the environment as it was before the rollout; without it no boards are recorded.
@@ -45,18 +45,28 @@ def tree_rows(
     envs: dict[int, list[Episode]] = {}
     for episode in result.episodes:
         envs.setdefault(episode.env, []).append(episode)
-    chosen = sorted(sorted(envs, key=lambda env: _interest(envs[env]))[:limit])
+    chosen = sorted(sorted(envs, key=lambda env: _signals(envs[env]), reverse=True)[:limit])
     return [_row(step, env, envs[env], decode, level) for env in chosen]
 
 
-def _interest(episodes: list[Episode]) -> tuple[bool, int]:
-    """Smallest for what is worth recording; prompts of other ranks' environments were not sent here."""
+def _signals(episodes: list[Episode]) -> int:
+    """How many groups have a signal."""
     groups: dict[Any, list[Sample]] = {}
     for episode in episodes:
         for sample in episode.samples:
             groups.setdefault(sample.key, []).append(sample)
-    elsewhere = any(not action.messages for episode in episodes for action in episode.actions)
-    return elsewhere, -sum(map(has_signal, groups.values()))
+    return sum(map(has_signal, groups.values()))
+
+
+def most_interesting(rows: list[dict[str, Any]], limit: int) -> list[dict[str, Any]]:
+    """From the rows of several ranks, in order, those that `tree_rows` would have made of all their environments."""
+
+    def signals(row: dict[str, Any]) -> int:
+        stages = [stage for episode in row["episodes"] for stage in episode["stages"]]
+        found = [s for s in stages if any(candidate["advantage"] for candidate in s["candidates"])]
+        return len({(stage["turn"], stage["agent"]) for stage in found})
+
+    return sorted(sorted(rows, key=signals, reverse=True)[:limit], key=lambda row: row["env"])
 
 
 def _row(step: int, env: int, episodes: list[Episode], decode: Decode, level: Level | None) -> dict[str, Any]:

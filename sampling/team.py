@@ -21,8 +21,8 @@ class Team:
     """Who speaks for whom, and with which weights.
 
     `policy_of` maps each agent to the name of its policy; `policies` are those that live on this rank, `engines` what
-    samples from them (one engine may serve several), `tokenizers` those of all policies, `homes` the ranks of each,
-    `trained` the policies of this rank that are not frozen.
+    samples from them (one engine may serve several), `tokenizers` those of all policies, `homes` the ranks of each.
+    `trained` are the policies of this rank that are not frozen, `training` the ranks of all that are not.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class Team:
         self.world = world or World()
         self.homes = homes or {name: [0] for name in policies}
         self.trained = {name: policy for name, policy in self.policies.items() if name not in frozen}
+        self.training = {name: ranks for name, ranks in self.homes.items() if name not in frozen}
         self.wavefront = True  # benchmarks/step.py measures what it gains
         self.seconds: defaultdict[str, float] = defaultdict(float)  # in "generate" and "load", until cleared
         self._version = 0

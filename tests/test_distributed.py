@@ -24,7 +24,7 @@ from model.packing import balance, by_prompt, cost, micro_batches
 from model.policy import make_policy
 from options import parse
 from records.checkpoint import latest_checkpoint, load_optimizers, save_checkpoint
-from rollout import rollout_chains, rollout_tree
+from rollout import Rollout, rollout_chains, rollout_tree
 from sampling.requests import Completion, Request
 from update import update
 
@@ -292,7 +292,7 @@ def team_rollout(world, envs, homes, sample=rollout_tree, wavefront=True, log=No
         max_turns=2,
         env_ids=ids,
     )
-    return exchange.gather_episodes(world, result)
+    return Rollout([episode for part in world.gather(result.episodes) for episode in part])
 
 
 def summary(result):
@@ -405,7 +405,9 @@ def run_training(folder, size, options):
     weights = {
         path.name: AutoModelForCausalLM.from_pretrained(path).state_dict() for path in last.iterdir() if path.is_dir()
     }
-    return rows, weights, [p.name for p in sorted(Path(folder).iterdir())]
+    recorded = [(Path(folder) / f"{name}.jsonl").read_text().splitlines() for name in ("groups", "trees", "boards")]
+    first = [json.loads(line) for lines in recorded for line in lines]
+    return rows, weights, ([p.name for p in sorted(Path(folder).iterdir())], [r for r in first if r["step"] == 0])
 
 
 @pytest.fixture(scope="module")
@@ -438,7 +440,7 @@ def test_a_run_on_several_ranks_is_that_of_one_process(tmp_path, one_process, po
     """Everything from options to checkpoints: the same levels and seeds, and the same weights after two steps."""
     rows, weights, files = one_process(policies)
     found_rows, found_weights, found_files = run_training(tmp_path / "run", size, ["--policies", policies, *options])
-    assert found_files == files
+    assert found_files == files  # and what was recorded before the first update
     assert found_weights.keys() == weights.keys()
     for name, tensors in weights.items():
         for key, tensor in tensors.items():
@@ -513,7 +515,9 @@ def test_ranks_and_requests_by_themselves():
     assert World().any(False) is False
     assert World().merge({"a": 1}) == {"a": 1}
     World().agree([torch.ones(1)])
-    assert exchange.add_up(World(), {"groups": 2}) == {"groups": 2}
+    assert World().add_up({"groups": 2}) == {"groups": 2}
+    assert World().reduce([3], lambda a, b: a + b) == [3]
+    assert World().most(2) == 2
     request = Request("ann", [1], 7)
     exchanged = exchange.Exchange(World(), {"a": [0]}, {"ann": "a"}, answer_by_seed)([request], 2)
     assert [[c.ids[0] for c in row] for row in exchanged] == [[ord("7"), ord("8")]]

@@ -1,6 +1,7 @@
 """What a run shows of itself beside its metrics: boards, the spread of groups, and who started it with what."""
 
 import json
+import random
 
 import pytest
 from helpers import ScriptedEngine, Toy
@@ -17,8 +18,8 @@ from records.groups import BINS, group_row
 from records.log import Log
 from records.metrics import rollout_metrics
 from records.page import by_turn, choice, clocks, duration, read_run, sections, summary
-from records.trees import tree_rows
-from rollout import evaluate, rollout_chains, rollout_tree
+from records.trees import most_interesting, tree_rows
+from rollout import Rollout, evaluate, rollout_chains, rollout_tree
 from tasks.plan_path import PlanPath
 
 PLANS = {"tool_user": ["[R]", "[D]", "nothing"], "planner": ["[U]", "[R, R]", "[R]"]}
@@ -131,14 +132,13 @@ def test_what_is_recorded_are_the_environments_with_the_most_groups_with_a_signa
     assert [row["env"] for row in tree_rows(result, 0, ScriptedEngine.decode, 1)] == [3]
 
 
-def test_environments_whose_prompts_stayed_on_another_rank_come_last():
-    result = play([Drawn(), Drawn()], lambda request, k: str(k))
-    for action in result.episodes[0].actions:  # as `gather_episodes` leaves them
-        action.messages, action.text = [], ""
-    (row,) = tree_rows(result, 0, ScriptedEngine.decode, 1, lambda env: Drawn())
-    assert row["env"] == 1
-    first, _ = tree_rows(result, 0, ScriptedEngine.decode, 2, lambda env: Drawn())
-    assert boards(first)[0] == ("empty", ["ann:0", "ann:1", "ann:2"])
+def test_the_rows_of_several_ranks_are_those_of_all_environments_together():
+    numbers = random.Random(1)
+    result = play([Toy() for _ in range(9)], lambda request, k: str(numbers.randrange(3)))
+    parts = [Rollout(result.episodes[start : start + 3]) for start in (0, 3, 6)]
+    for limit in (0, 1, 2, 5, 9):
+        rows = [row for part in parts for row in tree_rows(part, 0, ScriptedEngine.decode, limit)]
+        assert most_interesting(rows, limit) == tree_rows(result, 0, ScriptedEngine.decode, limit)
 
 
 def test_small_differences_of_reward_are_recorded():

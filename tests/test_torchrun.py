@@ -225,7 +225,7 @@ def test_a_machine_that_is_gone_is_noticed_within_half_a_minute():
 
 FAULTS = {
     "while the other one samples": ("train", "learning_rate", 2, "die() if rank == {dead} else time.sleep(600)"),
-    "before an exchange": ("train", "gather_episodes", 1, "rank == {dead} and die()"),
+    "before an exchange": ("train", "share_samples", 1, "rank == {dead} and die()"),
     "while a checkpoint is written": ("records.checkpoint", "_optimizer_io", 2, "rank == {dead} and die()"),
     "with an error in set-up": ("prepare", "make_team", 1, "rank == {dead} and fail(ValueError('no such model'))"),
     "with an error before the others join": ("prepare", "start", 1, "die() if rank == {dead} else time.sleep(5)"),

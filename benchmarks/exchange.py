@@ -1,0 +1,119 @@
+"""What a step's samples cost to move: to every rank as objects (as it once was), and to the ranks that train them.
+
+    python benchmarks/exchange.py                          2, 4 and 8 processes of this machine
+    python benchmarks/exchange.py --ranks 2 4 8 16         on a machine with many cores
+
+One policy on all ranks, groups of four responses of 400 tokens to a prompt of 600. The job's size stays the same (4,096
+responses) or grows with the ranks (256 each). Bytes are those that the rank with the most receives, payload only;
+seconds are the slowest rank's, the median of three. "planning" is the part that grows with the job, in seconds of one
+core: outlines, dealing, balancing, as every rank does them for the responses of 1,024 ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pickle
+import random
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from distributed.exchange import Outline, share_samples
+from distributed.world import World, start
+from grouping import GroupKey, Sample
+from model.packing import balance, deal, micro_batches, with_signal
+
+PROMPT, RESPONSE, CANDIDATES, MINIBATCHES = 600, 400, 4, 2
+
+
+def make_samples(first: int, groups: int) -> list[Sample]:
+    samples = []
+    for env in range(first, first + groups):
+        numbers = random.Random(env)
+        prompt = [numbers.randrange(150_000) for _ in range(numbers.randrange(PROMPT // 2, PROMPT * 3 // 2))]
+        for _ in range(CANDIDATES):
+            length = numbers.randrange(RESPONSE // 2, RESPONSE * 3 // 2)
+            response, logprobs = [numbers.randrange(150_000) for _ in range(length)], [-numbers.random()] * length
+            samples.append(Sample(GroupKey(env, 0, "a"), prompt, response, logprobs, 1.0, numbers.random() - 0.5))
+    return samples
+
+
+def timed(world: World, move: Callable[[], object]) -> float:
+    """Median seconds of three calls, on the slowest rank."""
+    seconds = []
+    for _ in range(3):
+        world.barrier()
+        began = time.perf_counter()
+        move()
+        seconds.append(world.most(time.perf_counter() - began))
+    return median(seconds)
+
+
+def measure(rank: int, size: int, port: int, groups: int, results: Any) -> None:
+    torch.set_num_threads(1)
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    world = start("cpu")
+    samples, homes = make_samples(rank * groups, groups), {"p": range(size)}
+    objects: list[Any] = [None] * size
+    old_bytes = world.add_up(len(pickle.dumps(samples))) * (size - 1) / size
+    old_seconds = timed(world, lambda: dist.all_gather_object(objects, samples))
+    world.traffic.clear()
+    seconds = timed(world, lambda: share_samples(world, homes, {"a": "p"}, samples, MINIBATCHES, (0, 0)))
+    received, outlines = (world.most(world.traffic[f"{what} received"] / 3) for what in ("samples", "outlines"))
+    if world.main:
+        results.put((old_bytes, old_seconds, received, outlines, seconds))
+    world.close()
+
+
+def planning(ranks: int, groups: int) -> float:
+    """Seconds of what every rank does with the outlines of all: `share_samples` once and `update` once again."""
+    numbers = random.Random(0)
+    rows = [
+        (env, PROMPT, numbers.randrange(RESPONSE // 2, RESPONSE * 3 // 2), True)
+        for env in range(ranks * groups)
+        for _ in range(CANDIDATES)
+    ]
+    began = time.process_time()
+    outlines = [Outline(*row) for row in rows]
+    for again in range(2):
+        for part in deal(outlines, MINIBATCHES):
+            shares = balance(with_signal(part), ranks)
+            if again:
+                _ = [micro_batches(share, 16384) for share in shares]
+    return time.process_time() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8])
+    args = parser.parse_args()
+    print(f"{'responses':>10} {'ranks':>6} {'as objects':>18} {'as tensors, to their ranks':>34}")
+    for weak in (False, True):
+        for size in args.ranks:
+            groups = 256 // CANDIDATES if weak else 4096 // CANDIDATES // size
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                port = probe.getsockname()[1]
+            results = mp.get_context("fork").SimpleQueue()
+            mp.start_processes(measure, (size, port, groups, results), nprocs=size, start_method="fork")
+            old_bytes, old_seconds, received, outlines, seconds = results.get()
+            print(
+                f"{size * groups * CANDIDATES:>10,} {size:>6} {old_bytes / 1e6:>8.2f} MB {old_seconds:>6.3f} s "
+                f"{received / 1e6:>8.2f} MB + outlines {outlines / 1e6:.3f} MB {seconds:>6.3f} s",
+                flush=True,
+            )
+    print(f"planning for 1,024 ranks of 128 responses each: {planning(1024, 128 // CANDIDATES):.2f} s")
+
+
+if __name__ == "__main__":
+    main()
