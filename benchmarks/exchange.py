@@ -6,7 +6,8 @@
 One policy on all ranks, groups of four responses of 400 tokens to a prompt of 600. The job's size stays the same (4,096
 responses) or grows with the ranks (256 each). Bytes are those that the rank with the most receives, payload only;
 seconds are the slowest rank's, the median of three. "planning" is the part that grows with the job, in seconds of one
-core: outlines, dealing, balancing, as every rank does them for the responses of 1,024 ranks.
+core: outlines, dealing, balancing, as every rank does them for the responses of all (here of two policies). "packing"
+is what a rank spends on its own tensors.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from distributed.exchange import Outline, share_samples
+from distributed.exchange import Outline, _rows, _samples, pack_rows, share_samples, unpack_rows
 from distributed.world import World, start
 from grouping import GroupKey, Sample
-from model.packing import balance, deal, micro_batches, with_signal
+from model.packing import balance, collector_paused, deal, micro_batches, with_signal
 
 PROMPT, RESPONSE, CANDIDATES, MINIBATCHES = 600, 400, 4, 2
 
@@ -76,7 +77,7 @@ def measure(rank: int, size: int, port: int, groups: int, results: Any) -> None:
 
 
 def planning(ranks: int, groups: int) -> float:
-    """Seconds of what every rank does with the outlines of all: `share_samples` once and `update` once again."""
+    """Seconds of what a rank does with the outlines of all: of both policies to share samples, of its own to update."""
     numbers = random.Random(0)
     rows = [
         (env, PROMPT, numbers.randrange(RESPONSE // 2, RESPONSE * 3 // 2), True)
@@ -84,13 +85,23 @@ def planning(ranks: int, groups: int) -> float:
         for _ in range(CANDIDATES)
     ]
     began = time.process_time()
-    outlines = [Outline(*row) for row in rows]
-    for again in range(2):
-        for part in deal(outlines, MINIBATCHES):
-            shares = balance(with_signal(part), ranks)
-            if again:
-                _ = [micro_batches(share, 16384) for share in shares]
+    with collector_paused():
+        half = len(rows) // 2
+        batches = [[Outline(*row) for row in part] for part in (rows[:half], rows[half:])]
+        for batch in batches:  # share_samples
+            for part in deal(batch, MINIBATCHES):
+                balance(with_signal(part), ranks // 2)
+        for part in deal(batches[0], MINIBATCHES):  # update
+            _ = [micro_batches(share, 16384) for share in balance(with_signal(part), ranks // 2)]
     return time.process_time() - began
+
+
+def packing() -> float:
+    """Seconds to turn the samples of a rank into a message and back, for each of 1,024 responses."""
+    samples = [(0, place, sample) for place, sample in enumerate(make_samples(0, 256))]
+    began = time.process_time()
+    list(_samples(unpack_rows(pack_rows(_rows(samples)))))
+    return (time.process_time() - began) / len(samples)
 
 
 def main() -> None:
@@ -112,7 +123,9 @@ def main() -> None:
                 f"{received / 1e6:>8.2f} MB + outlines {outlines / 1e6:.3f} MB {seconds:>6.3f} s",
                 flush=True,
             )
-    print(f"planning for 1,024 ranks of 128 responses each: {planning(1024, 128 // CANDIDATES):.2f} s")
+    seconds, responses = planning(1024, 512 // CANDIDATES), 1024 * 512
+    print(f"planning {responses:,} responses on 1,024 ranks: {seconds:.2f} s, {seconds / responses * 1e6:.1f} us each")
+    print(f"packing: {packing() * 1e6:.0f} us a response")
 
 
 if __name__ == "__main__":

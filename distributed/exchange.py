@@ -19,7 +19,7 @@ from torch import Tensor
 
 from distributed.world import World
 from grouping import GroupKey, Sample
-from model.packing import balance, deal, with_signal
+from model.packing import balance, collector_paused, deal, with_signal
 from rollout import Rollout
 
 # ------------------------------------------------------------------------------------------------------------- samples
@@ -39,6 +39,7 @@ class Outline(Sample):
 OUTLINE = np.dtype([("prompt", "i8"), ("prompt_length", "i4"), ("length", "i4"), ("policy", "i2"), ("trained", "i2")])
 
 
+@collector_paused()
 def share_samples(
     world: World,
     homes: Mapping[str, Sequence[int]],

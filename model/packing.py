@@ -15,8 +15,10 @@ Shapes: T tokens of a pack, N response tokens with a log-prob.
 
 from __future__ import annotations
 
+import gc
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -48,6 +50,19 @@ class Pack:
         return len(self.ids)
 
 
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """While very many objects are made, the garbage collector would look at all of them again and again."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+@collector_paused()
 def deal(samples: Sequence[Sample], minibatches: int, seed: Sequence[int] = (0,)) -> list[list[Sample]]:
     """A batch in so many parts, at random; answers to one prompt stay together. No part of a batch is empty."""
     groups = by_prompt(samples)
@@ -56,6 +71,7 @@ def deal(samples: Sequence[Sample], minibatches: int, seed: Sequence[int] = (0,)
     return [[sample for i in part for sample in groups[i]] for part in parts]
 
 
+@collector_paused()
 def pack_minibatch(
     samples: Sequence[Sample], budget: int, rank: int = 0, ranks: int = 1, device: torch.device | str = "cpu"
 ) -> list[Pack]:

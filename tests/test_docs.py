@@ -278,6 +278,7 @@ def test_options_exist(page, options):
 def test_the_tables_of_memory_and_time_are_those_of_the_script():
     assert estimate.table() in read(ROOT / "docs" / "reproduce.md")
     assert estimate.times() in read(ROOT / "docs" / "reproduce.md")
+    assert estimate.exchanges() in read(ROOT / "docs" / "gpu.md")
     assert doctest.testmod(estimate).failed == 0
     for name, (total, layer, ends) in estimate.MODELS.items():
         layers = round((total - ends) / layer)
