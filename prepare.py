@@ -6,7 +6,7 @@ import copy
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -221,15 +221,13 @@ def held_out(
 
 # --------------------------------------------------------------------------------------------------------------- team
 
-Homes = Mapping[str, Sequence[int]]  # name of a policy -> its ranks
 Load = Callable[[str], tuple[PreTrainedModel, PreTrainedTokenizerBase]]  # name of a policy -> its model on the CPU
 
 
 def make_team(config: Config, agents: Sequence[str], world: World, load: Load) -> Team:
     """The policies of this rank, each with its own weights and optimizer, and the engines that sample from them.
 
-    A rank trains no other models, but it has the tokenizers of all policies, and an engine that gets their weights in
-    turn, because it plays whole environments.
+    A rank loads no other models, but it has the tokenizers of all policies, because it plays whole environments.
     """
     policy_of = parse_policies(config.policies, agents)
     names = list(dict.fromkeys(policy_of.values()))
@@ -245,37 +243,24 @@ def make_team(config: Config, agents: Sequence[str], world: World, load: Load) -
         )  # fmt: skip
     firsts = [name for name in policies if homes[name][0] == world.rank]  # each tokenizer travels once
     tokenizers = world.merge({name: policies[name].tokenizer for name in firsts})
-    return Team(
-        policies, policy_of, make_engines(config, policies, homes, world), tokenizers, world, homes, config.frozen
-    )
+    return Team(policies, policy_of, make_engines(config, policies), tokenizers, world, homes, config.frozen)
 
 
-def make_engines(config: Config, policies: dict[str, Policy], homes: Homes, world: World) -> dict[str, Engine]:
-    """An engine on this rank for every policy in `homes`.
-
-    Policies of one architecture share one: it loads a policy's weights before that policy's turn. ValueError for a
-    policy on other ranks that has another architecture than those of this rank.
-    """
-    here = {
-        name: f"{policy.model.config.to_json_string()} {sorted(policy.stop_ids)}" for name, policy in policies.items()
-    }
-    kinds = world.merge(here)
-    engines: dict[str, Engine] = {}
+def make_engines(config: Config, policies: dict[str, Policy]) -> dict[str, Engine]:
+    """One engine for all policies of the same architecture: it loads a policy's weights before that policy's turn."""
+    kinds: dict[str, Engine] = {}
+    engines = {}
     for name, policy in policies.items():
-        if kinds[name] in engines:
-            continue
-        if config.engine == "vllm":
-            engines[kinds[name]] = VllmEngine(
-                policy, config.max_response_tokens, memory=config.engine_memory, sleep=config.engine_sleep
-            )
-        else:
-            engines[kinds[name]] = TransformersEngine(policy, config.max_response_tokens)
-    if strange := [name for name in homes if kinds[name] not in engines]:
-        raise ValueError(
-            f"policy {strange[0]} differs in architecture or stop tokens from those of rank {world.rank}, whose engine "
-            "has to sample from it: give them the same ranks (--placement)"
-        )
-    return {name: engines[kinds[name]] for name in homes}
+        kind = f"{policy.model.config.to_json_string()} {sorted(policy.stop_ids)}"
+        if kind not in kinds:
+            if config.engine == "vllm":
+                kinds[kind] = VllmEngine(
+                    policy, config.max_response_tokens, memory=config.engine_memory, sleep=config.engine_sleep
+                )
+            else:
+                kinds[kind] = TransformersEngine(policy, config.max_response_tokens)
+        engines[name] = kinds[kind]
+    return engines
 
 
 def first_model(config: Config, task: Task, world: World) -> Load:

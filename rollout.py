@@ -89,7 +89,7 @@ def rollout_tree(
     """
     rules = _Rules(encode, decode, max_turns, alpha, mix, seed, num_candidates)
     players = [_play(env, i, rules) for i, env in zip(_env_ids(envs, env_ids), envs, strict=True)]
-    return Rollout(drive(players, generate, num_candidates, pool))
+    return Rollout(drive(players, generate, num_candidates, pool, _one_at_a_time(envs)))
 
 
 def rollout_chains(
@@ -117,7 +117,7 @@ def rollout_chains(
         for i, env in zip(_env_ids(envs, env_ids), envs, strict=True)
         for trajectory in range(num_candidates)
     ]
-    episodes = drive(players, generate, 1, pool)
+    episodes = drive(players, generate, 1, pool, _one_at_a_time(envs))
     for episode in episodes:
         for sample in episode.samples:
             sample.reward, sample.valid = episode.progress, episode.ended != "infra"
@@ -238,6 +238,11 @@ def _outcome(twin: Env, key: GroupKey, text: str) -> _Outcome:
     if not all(isinstance(part, Real) and isfinite(part) for part in parts):
         raise ValueError(f"{key}: {type(twin).__name__}.step returned {reward!r}, which is not finite or no Reward")
     return _Outcome(twin, text, reward, valid)
+
+
+def _one_at_a_time(envs: Sequence[Env]) -> bool:
+    """A hint for the scheduler: whether only one agent of an environment has a request at a time."""
+    return not any(env.simultaneous for env in envs)
 
 
 def _env_ids(envs: Sequence[Env], env_ids: Sequence[int] | None) -> Sequence[int]:

@@ -76,7 +76,9 @@ def build_team(args: argparse.Namespace, world: World) -> Team:
         policies=[args.policies], engine=args.engine, engine_memory=args.memory, engine_sleep=args.sleep,
         max_response_tokens=args.max_tokens, lr=1e-6, gradient_checkpointing=args.ckpt, fused=args.fused,
     )  # fmt: skip
-    return make_team(config, Talk.agents, world, lambda name: build_model(args, world.device))
+    team = make_team(config, Talk.agents, world, lambda name: build_model(args, world.device))
+    team.wavefront = not args.no_wavefront
+    return team
 
 
 def one_step(args: argparse.Namespace, team: Team, step: int) -> dict[str, float]:
@@ -130,7 +132,7 @@ def main() -> None:
     numbers = {"envs": 16, "candidates": 8, "turns": 2, "prompt": 250, "max-tokens": 256, "steps": 4, "pack": 16384}
     for name, value in numbers.items():
         parser.add_argument(f"--{name}", type=int, default=value)
-    for name in ("ckpt", "fused", "sleep"):
+    for name in ("ckpt", "fused", "sleep", "no-wavefront"):
         parser.add_argument(f"--{name}", action="store_true")
     args = parser.parse_args()
     world = start(args.device)

@@ -1,14 +1,22 @@
-"""What travels between ranks in a step: samples, to the ranks that train them. Requests do not.
+"""What travels between ranks: requests to the ranks that host their policy, answers back, samples to who trains them.
 
-Every rank plays its own environments and samples for them from any policy (`sampling.team.Team`), so that ranks do not
-wait for each other before all have sampled. Then every rank learns the outline of every sample (20 bytes: enough to
-deal a batch into minibatches and to balance them), and each sample's tokens go to the one rank that packs it. So what a
-rank sends and receives does not grow with the number of ranks, outlines aside.
+    one policy on all ranks             every rank samples for its own environments; nothing travels while they play
+    policies on different ranks         a round: gather all requests, each policy's ranks answer theirs, gather answers
+
+In a round all policies work at the same time if all are asked. Where agents act in order, the environments start in as
+many cohorts as there are policies, one round apart (a wavefront):
+
+    round            1          2          3          4
+    policy A    cohort 1   cohort 2   cohort 1   cohort 2
+    policy B               cohort 1   cohort 2   cohort 1
+
+After sampling, every rank learns the outline of every sample (20 bytes: enough to deal a batch into minibatches and to
+balance them), and each sample's tokens go to the one rank that packs it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any, cast
@@ -21,6 +29,56 @@ from distributed.world import World
 from grouping import GroupKey, Sample
 from model.packing import balance, collector_paused, deal, with_signal
 from rollout import Rollout
+from sampling.requests import Completion, Generate, Request, Rounds
+
+Answer = Callable[[str, list[Request], int], list[list[Completion]]]  # (policy, requests, n) on a rank that hosts it
+
+
+class Exchange:
+    """`generate` over all ranks. Every rank calls it in every round, with or without requests of its own."""
+
+    def __init__(
+        self, world: World, homes: Mapping[str, Sequence[int]], policy_of: Mapping[str, str], answer: Answer,
+        wavefront: bool = True,
+    ):  # fmt: skip
+        self.world, self.homes, self.policy_of, self.answer = world, homes, policy_of, answer
+        apart = sum(map(len, homes.values())) == world.size  # no rank hosts two policies
+        self.cohorts = len(homes) if wavefront and apart else 1
+
+    def __call__(self, requests: list[Request], n: int) -> list[list[Completion]]:
+        asked = [
+            (rank, i, request)
+            for rank, theirs in enumerate(self.world.gather(requests))
+            for i, request in enumerate(theirs)
+        ]
+        answers: dict[tuple[int, int], list[Completion]] = {}
+        for name, ranks in self.homes.items():
+            wanted = [item for item in asked if self.policy_of[item[2].agent] == name]
+            if wanted and self.world.rank in ranks:  # on all of the policy's ranks or on none: they load it together
+                mine = wanted[ranks.index(self.world.rank) :: len(ranks)]
+                replies = self.answer(name, [request for *_, request in mine], n)  # perhaps none of them
+                answers |= {(rank, i): reply for (rank, i, _), reply in zip(mine, replies, strict=True)}
+        everything = {asker: reply for part in self.world.gather(answers) for asker, reply in part.items()}
+        return [everything[self.world.rank, i] for i in range(len(requests))]
+
+    def stream(self, n: int) -> ExchangeRounds:
+        return ExchangeRounds(self, n, self.world, self.cohorts)
+
+
+class ExchangeRounds(Rounds):
+    """Rounds that go on until no rank has anything left to do."""
+
+    def __init__(self, generate: Generate, n: int, world: World, cohorts: int):
+        super().__init__(generate, n)
+        self.world, self.cohorts = world, cohorts
+
+    def collect(self) -> list[tuple[Request, list[Completion]]]:
+        requests, self.pending = self.pending, []
+        return list(zip(requests, self.generate(requests, self.n), strict=True))
+
+    def busy(self, more: bool) -> bool:
+        return self.world.any(more or bool(self.pending))
+
 
 # ------------------------------------------------------------------------------------------------------------- samples
 

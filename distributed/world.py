@@ -112,7 +112,6 @@ class World:
         if self.size > 1:
             for tensor in tensors:
                 dist.broadcast(tensor.detach(), source)
-                self.traffic["weights"] += tensor.nbytes
 
     def mine(self, items: Sequence[T]) -> Sequence[T]:
         """This rank's part of a sequence: contiguous, as even as possible, and the first item is always rank 0's."""

@@ -31,7 +31,6 @@ class Engine(Protocol):
     """
 
     dtype: torch.dtype  # of the weights that `load` wants
-    can_sleep: bool
 
     def load(self, weights: Weights) -> None:
         """Replace the weights. Raises ValueError unless every weight of the model is given, by its own name."""

@@ -64,6 +64,7 @@ class Stream(Protocol):
     """Requests in flight. `collect` makes progress and returns what is complete, in any order."""
 
     in_rounds: bool  # True: `collect` answers all that was submitted, so everybody should have submitted before
+    cohorts: int  # groups of environments, each starting one `collect` after another (only where agents act in order)
 
     def submit(self, requests: list[Request]) -> None: ...
 
@@ -71,11 +72,15 @@ class Stream(Protocol):
 
     def __len__(self) -> int: ...
 
+    def busy(self, more: bool) -> bool:
+        """Whether to go on: requests are in flight here, `more` are to come, or another process needs this one."""
+        ...
+
 
 class Rounds:
     """A plain `generate` as a stream: one call for all pending requests."""
 
-    in_rounds = True
+    in_rounds, cohorts = True, 1
 
     def __init__(self, generate: Generate, n: int):
         self.generate, self.n = generate, n
@@ -93,6 +98,9 @@ class Rounds:
 
     def __len__(self) -> int:
         return len(self.pending)
+
+    def busy(self, more: bool) -> bool:
+        return more or bool(self.pending)
 
 
 # ---------------------------------------------------------------------------------------------------------- scheduler
@@ -122,16 +130,23 @@ class _Game(Generic[Result]):
         return self
 
 
-def drive(players: Sequence[Player[Result]], generate: Generate, n: int, pool: Executor | None = None) -> list[Result]:
+def drive(
+    players: Sequence[Player[Result]], generate: Generate, n: int, pool: Executor | None = None, in_order: bool = True
+) -> list[Result]:
     """Play all environments to their end with n completions a request; returns what the players return.
 
-    Raises ValueError when the engine returns the wrong number of completions.
+    `in_order`: agents act one after the other, so that cohorts of environments may start one after the other. Raises
+    ValueError when the engine returns the wrong number of completions.
     """
     stream: Stream = generate.stream(n) if hasattr(generate, "stream") else Rounds(generate, n)
     games = [_Game(player) for player in players]
     asked: dict[Request, _Game[Result]] = {}  # who waits for a request in flight
-    scoring = [_submit(pool, game) for game in games]
-    while scoring or asked:
+    cohorts = stream.cohorts if in_order else 1
+    starts = [games[cohort::cohorts] for cohort in range(cohorts)]
+    scoring: list[Future[_Game[Result]]] = []
+    while stream.busy(bool(starts or scoring)):
+        if starts:
+            scoring += [_submit(pool, game) for game in starts.pop(0)]
         if scoring:
             patience = None if stream.in_rounds or not asked else 0
             wait(scoring, patience, ALL_COMPLETED if stream.in_rounds else FIRST_COMPLETED)

@@ -7,10 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-import torch
-from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from distributed.exchange import Exchange
 from distributed.world import World
 from model.loading import encode
 from model.policy import Policy, decode
@@ -21,10 +20,9 @@ from sampling.requests import Completion, Generate, Request, Stream
 class Team:
     """Who speaks for whom, and with which weights.
 
-    `policy_of` maps each agent to the name of its policy; `policies` are those that this rank trains, with other ranks
-    perhaps, and `homes` the ranks of each. Every rank samples for its own environments, from any policy: `engines` and
-    `tokenizers` are those of all policies (one engine may serve several). `trained` are the policies of this rank that
-    are not frozen, `training` the ranks of all that are not.
+    `policy_of` maps each agent to the name of its policy; `policies` are those that live on this rank, `engines` what
+    samples from them (one engine may serve several), `tokenizers` those of all policies, `homes` the ranks of each.
+    `trained` are the policies of this rank that are not frozen, `training` the ranks of all that are not.
     """
 
     def __init__(
@@ -43,8 +41,7 @@ class Team:
         self.homes = homes or {name: [0] for name in policies}
         self.trained = {name: policy for name, policy in self.policies.items() if name not in frozen}
         self.training = {name: ranks for name, ranks in self.homes.items() if name not in frozen}
-        self.apart = self.world.size > 1 and len(self.homes) > 1
-        self.copies: dict[str, dict[str, Tensor]] = {}  # where policies are apart: the weights of all, on every rank
+        self.wavefront = True  # benchmarks/step.py measures what it gains
         self.seconds: defaultdict[str, float] = defaultdict(float)  # in "generate" and "load", until cleared
         self._version = 0
         self._holds: dict[int, tuple[str, int]] = {}  # id of an engine -> the policy and version in it
@@ -78,36 +75,15 @@ class Team:
     def sync(self) -> None:
         """The weights have changed: hand them to the engines (an engine of several policies gets them when asked).
 
-        Several policies on several ranks: every rank gets a copy of each, so that engines change from one policy to
-        another without any other rank. FloatingPointError naming a policy whose weights are not finite.
+        FloatingPointError naming a policy whose weights are not finite.
         """
         for policy in self.trained.values():
             policy.check_finite()
         self._version += 1
-        for name in self.homes if self.apart else ():
-            if name in self.training or name not in self.copies:
-                self._copy(name)
         serves = Counter(id(engine) for engine in self.engines.values())
         for name, engine in self.engines.items():
             if serves[id(engine)] == 1:
                 self.ready(name)
-
-    def _copy(self, name: str) -> None:
-        """The weights of a policy from its first rank to all. All ranks call it, with the same policy."""
-        engine, policy = self.engines[name], self.policies.get(name)
-        if policy is not None:
-            weights = policy.weights(engine.dtype)
-        else:  # of the same architecture as one that is here
-            twin = next(here for other, here in self.policies.items() if self.engines[other] is engine)
-            shapes = {key: weight.shape for key, weight in twin.model.named_parameters()}
-            weights = ((key, torch.empty(s, dtype=engine.dtype, device=twin.device)) for key, s in shapes.items())
-        copy = self.copies.setdefault(name, {})
-        for key, weight in weights:
-            self.world.agree([weight], self.homes[name][0])
-            if key not in copy:  # in main memory where the GPU's is so scarce that engines have to sleep
-                pinned = engine.can_sleep and weight.is_cuda
-                copy[key] = torch.empty_like(weight, device="cpu" if pinned else weight.device, pin_memory=pinned)
-            copy[key].copy_(weight)
 
     def rest(self) -> None:
         """Sampling is over for now: engines that can sleep leave the GPU to the update."""
@@ -116,14 +92,11 @@ class Team:
                 self._holds.pop(id(engine), None)
 
     def ready(self, name: str) -> Engine:
-        """The engine of a policy with the policy's weights in it.
-
-        A single policy on several ranks: they all call it together, in `sync`.
-        """
+        """The engine of a policy with the policy's weights in it. All ranks of the policy call it together."""
         engine = self.engines[name]
         if self._holds.get(id(engine)) != (name, self._version):
             started = time.perf_counter()
-            engine.load(self.copies[name].items() if self.apart else self.policies[name].weights(engine.dtype))
+            engine.load(self.policies[name].weights(engine.dtype))
             self._holds[id(engine)] = (name, self._version)
             self.seconds["load"] += time.perf_counter() - started
         return engine
@@ -131,7 +104,7 @@ class Team:
     def answer(
         self, name: str, requests: list[Request], n: int, temperature: float, top_p: float = 1.0
     ) -> list[list[Completion]]:
-        """n completions for each request to one policy."""
+        """n completions for each request to one policy of this rank."""
         engine, started = self.ready(name), time.perf_counter()
         replies = engine(requests, n, temperature, top_p)
         self.seconds["generate"] += time.perf_counter() - started
@@ -142,19 +115,24 @@ class Team:
 
         Training leaves `top_p` at 1: else the log-probs would not be those of the policy.
         """
+        if self.world.size > 1 and len(self.homes) > 1:
+            return Exchange(
+                self.world, self.homes, self.policy_of,
+                lambda name, requests, n: self.answer(name, requests, n, temperature, top_p), self.wavefront,
+            )  # fmt: skip
         streaming = all(hasattr(engine, "stream") for engine in self.engines.values())
         return (StreamingSampler if streaming else Sampler)(self, temperature, top_p)
 
 
 class Sampler:
-    """`generate` for a team: one policy after the other."""
+    """`generate` for a team whose policies all live on this rank: one policy after the other."""
 
     def __init__(self, team: Team, temperature: float, top_p: float = 1.0):
         self.team, self.temperature, self.top_p = team, temperature, top_p
 
     def __call__(self, requests: list[Request], n: int) -> list[list[Completion]]:
         replies: list[list[Completion]] = [[] for _ in requests]
-        for name in self.team.engines:
+        for name in self.team.policies:
             mine = [i for i, request in enumerate(requests) if self.team.policy_of[request.agent] == name]
             if mine:
                 answers = self.team.answer(name, [requests[i] for i in mine], n, self.temperature, self.top_p)
@@ -176,11 +154,11 @@ class TeamStream:
     Policies that share an engine take turns. Each keeps it until it has no requests left, so weights rarely change.
     """
 
-    in_rounds = False
+    in_rounds, cohorts = False, 1
 
     def __init__(self, team: Team, n: int, temperature: float, top_p: float = 1.0):
         self.team, self.n, self.temperature, self.top_p = team, n, temperature, top_p
-        self.queues: dict[str, list[Request]] = {name: [] for name in team.engines}
+        self.queues: dict[str, list[Request]] = {name: [] for name in team.policies}
         self.open: dict[int, tuple[str, Stream]] = {}  # id of an engine -> the policy whose turn it is, its stream
 
     def submit(self, requests: list[Request]) -> None:
@@ -202,5 +180,5 @@ class TeamStream:
                 self.team.seconds["generate"] += time.perf_counter() - started
         return done
 
-    def __len__(self) -> int:
-        return sum(map(len, self.queues.values())) + sum(len(stream) for _, stream in self.open.values())
+    def busy(self, more: bool) -> bool:
+        return more or any(self.queues.values()) or any(len(stream) for _, stream in self.open.values())

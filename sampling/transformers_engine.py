@@ -34,8 +34,6 @@ class TransformersEngine:
     gets no completion. Sequences run together while their keys and values fit `cache_tokens` tokens.
     """
 
-    can_sleep = False
-
     def __init__(self, policy: Policy, max_tokens: int, context: int | None = None, cache_tokens: int = 65536):
         self.policy, self.max_tokens, self.cache_tokens = policy, max_tokens, cache_tokens
         config = copy.deepcopy(policy.model.config)

@@ -121,7 +121,7 @@ class VllmEngine:
 class VllmStream:
     """Requests of one temperature and number of candidates on their way through vLLM: a `sampling.requests.Stream`."""
 
-    in_rounds = False
+    in_rounds, cohorts = False, 1
 
     def __init__(self, engine: VllmEngine, n: int, temperature: float, top_p: float = 1.0):
         self.engine, self.n, self.temperature, self.top_p = engine, n, temperature, top_p
@@ -130,6 +130,9 @@ class VllmStream:
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self.hopeless)
+
+    def busy(self, more: bool) -> bool:
+        return more or len(self) > 0
 
     def submit(self, requests: list[Request]) -> None:
         from vllm.inputs import tokens_input

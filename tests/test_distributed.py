@@ -3,6 +3,7 @@
 import json
 import random
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from transformers import AutoModelForCausalLM
 
 import prepare
 import train
-from distributed import shard
+from distributed import exchange, shard
 from distributed.world import World, place, start
 from grouping import assign_advantages, group_samples
 from model import tiny
@@ -24,8 +25,7 @@ from model.policy import make_policy
 from options import parse
 from records.checkpoint import latest_checkpoint, load_optimizers, save_checkpoint
 from rollout import Rollout, rollout_chains, rollout_tree
-from sampling.requests import Completion
-from sampling.team import Team
+from sampling.requests import Completion, Request
 from update import update
 
 
@@ -255,79 +255,44 @@ def test_every_environment_has_one_rank(size, count):
     assert 0 in parts[0] or not count  # rank 0 prints the first environment, and only its own rank has the texts
 
 
-# ----------------------------------------------------------------------------------------------------------- sampling
+# ----------------------------------------------------------------------------------------------------------- exchange
 
 POLICY_OF = {"ann": "a", "bob": "b"}
 
 
-class Weighed:
-    """An engine whose answers tell from which weights and which seed they come. It takes its time, or fails to."""
-
-    dtype, can_sleep = torch.float32, False
-
-    def __init__(self, seconds=0.0):
-        self.seconds, self.loads, self.weight = seconds, 0, None
-
-    def load(self, weights):
-        self.loads, self.weight = self.loads + 1, sum(float(weight.abs().sum()) for _, weight in weights)
-
-    def sleep(self):
-        return False
-
-    def __call__(self, requests, n, temperature, top_p):
-        time.sleep(self.seconds)
-        digits = [[str((r.seed + k + round(self.weight * 100)) % 10) for k in range(n)] for r in requests]
-        return [[Completion([ord(digit), 0], [-1.0, -1.0], "stop") for digit in row] for row in digits]
+def answer_by_seed(name, requests, n):
+    """The policy and the request decide, whoever answers."""
+    return [
+        [Completion([*map(ord, str((r.seed + k) % 10)), 0], [-1.0, -1.0], "stop") for k in range(n)] for r in requests
+    ]
 
 
-class Streaming(Weighed):
-    """The same, but answers come one by one, in any order."""
+class Counted(exchange.Exchange):
+    round = 0
 
-    def stream(self, n, temperature, top_p):
-        return Trickle(self, n)
-
-
-class Trickle:
-    in_rounds = False
-
-    def __init__(self, engine, n):
-        self.engine, self.n, self.waiting, self.numbers = engine, n, [], random.Random(4)
-
-    def submit(self, requests):
-        self.waiting += requests
-
-    def collect(self):
-        if not self.waiting:
-            return []
-        request = self.waiting.pop(self.numbers.randrange(len(self.waiting)))
-        return [(request, self.engine([request], self.n, 1.0, 1.0)[0])]
-
-    def __len__(self):
-        return len(self.waiting)
+    def __call__(self, requests, n):
+        self.round += 1
+        return super().__call__(requests, n)
 
 
-def team_of(world, homes, engine):
-    """Policies a and b of one architecture, which differ in their weights."""
-    policies = {}
-    for name, mesh in world.meshes(homes).items():
-        model = small_model(seed="ab".index(name))
-        policies[name] = make_policy(name, model, tiny.build_tokenizer(), 1e-2, "cpu", mesh)
-    tokenizers = dict.fromkeys(homes, tiny.build_tokenizer())
-    return Team(policies, POLICY_OF, dict.fromkeys(homes, engine), tokenizers, world, homes)
+def team_rollout(world, envs, homes, sample=rollout_tree, wavefront=True, log=None, simultaneous=False):
+    def answer(name, requests, n):
+        log.setdefault(counted.round, []).append((name, len(requests)))
+        return answer_by_seed(name, requests, n)
 
-
-def team_rollout(team, envs, sample=rollout_tree, simultaneous=False):
-    ids = team.world.mine(range(envs))
+    log = {} if log is None else log
+    counted = Counted(world, homes, POLICY_OF, answer, wavefront)
+    ids = world.mine(range(envs))
     result = sample(
         [Toy(name=f"e{i}", simultaneous=simultaneous) for i in ids],
-        team.sampler(1.0),
+        counted,
         encode=lambda agent, messages: [ord(c) for m in messages for c in m["content"]],
         decode=lambda agent, ids: "".join(map(chr, ids)).rstrip("\0"),
         num_candidates=3,
         max_turns=2,
         env_ids=ids,
     )
-    return Rollout([episode for part in team.world.gather(result.episodes) for episode in part])
+    return Rollout([episode for part in world.gather(result.episodes) for episode in part])
 
 
 def summary(result):
@@ -335,94 +300,61 @@ def summary(result):
 
 
 @pytest.mark.parametrize("sample", [rollout_tree, rollout_chains])
-@pytest.mark.parametrize(("envs", "simultaneous"), [(1, False), (5, False), (5, True)])
-@pytest.mark.parametrize("engine", [Weighed, Streaming])
-def test_what_is_sampled_does_not_depend_on_the_ranks(sample, envs, simultaneous, engine):
-    """One environment on three ranks: two ranks have none. Ranks whose engines differ in speed do not wait."""
-    alone = team_of(World(), {"a": [0], "b": [0]}, engine())
-    expected = summary(team_rollout(alone, envs, sample, simultaneous))
+@pytest.mark.parametrize("envs", [1, 5])
+@pytest.mark.parametrize(
+    "homes", [{"a": [0], "b": [1, 2]}, {"a": [0, 1, 2], "b": [0, 1, 2]}], ids=["apart", "together"]
+)
+def test_what_is_sampled_does_not_depend_on_the_ranks(sample, envs, homes):
+    """One environment on three ranks: two ranks have none, and answer all the same."""
+    expected = summary(team_rollout(World(), envs, {"a": [0], "b": [0]}, sample))
+    found = run_ranks(3, lambda rank: summary(team_rollout(start("cpu"), envs, homes, sample)))
+    assert found == [expected] * 3
     assert len(expected) == envs * 3 * 2 * 2
 
-    def work(rank, homes):
-        team = team_of(start("cpu"), homes, engine(seconds=0.001 * rank))
-        team.world.traffic.clear()
-        found = summary(team_rollout(team, envs, sample, simultaneous))
-        assert not team.world.traffic  # while environments are played, nothing travels
-        return found
 
-    for homes in ({"a": [0], "b": [1, 2]}, {"a": [0, 1, 2], "b": [0, 1, 2]}):
-        assert run_ranks(3, lambda rank, homes=homes: work(rank, homes)) == [expected] * 3
+def test_the_wavefront_keeps_both_policies_busy():
+    homes = {"a": [0], "b": [1]}
+
+    def rounds(**options):
+        def work(rank):
+            log = {}
+            team_rollout(start("cpu"), 8, homes, log=log, **options)
+            return {round_: sum(n for _, n in entries) for round_, entries in log.items()}
+
+        return run_ranks(2, work)
+
+    a, b = rounds(wavefront=False)
+    assert a == {1: 8, 3: 8}
+    assert b == {2: 8, 4: 8}
+    a, b = rounds(wavefront=True)
+    assert a == {1: 4, 2: 4, 3: 4, 4: 4}
+    assert b == {2: 4, 3: 4, 4: 4, 5: 4}
+    assert rounds(simultaneous=True) == [{1: 8, 2: 8}, {1: 8, 2: 8}]  # both have work anyway
 
 
-def test_every_rank_samples_from_the_newest_weights_of_every_policy():
+def test_requests_are_spread_evenly_over_the_ranks_of_a_policy():
     def work(rank):
-        team = team_of(start("cpu"), {"a": [0], "b": [1]}, Weighed())
-        seen = []
-        for _ in range(2):
-            for name in POLICY_OF.values():
-                team.ready(name)
-                seen.append((name, team.engines[name].weight))
-            for policy in team.policies.values():
-                update(policy, batch(), objective())
-            team.sync()
-        return seen
+        log = {}
+        team_rollout(start("cpu"), 7, {"a": [0, 1], "b": [2]}, wavefront=False, log=log)
+        return Counter({name: n for entries in log.values() for name, n in entries if n})
 
-    alone = team_of(World(), {"a": [0], "b": [0]}, Weighed())
-    expected = []
-    for _ in range(2):
-        for name in POLICY_OF.values():
-            alone.ready(name)
-            expected.append((name, pytest.approx(alone.engines[name].weight, rel=1e-5)))
-        for policy in alone.policies.values():
-            update(policy, batch(), objective())
-        alone.sync()
-    assert expected[0] != expected[2]
-    assert run_ranks(2, work) == [expected] * 2
+    a, other, b = run_ranks(3, work)
+    assert {a["a"], other["a"]} == {3, 4}
+    assert b["b"] == 7
 
 
-def test_a_frozen_policy_is_copied_once():
-    def work(rank):
-        world = start("cpu")
-        team = team_of(world, {"a": [0], "b": [1]}, Weighed())
-        team.training.pop("a")
-        world.traffic.clear()
-        team.sync()
-        return world.traffic["weights"], sum(weight.nbytes for weight in team.copies["b"].values())
-
-    for moved, size in run_ranks(2, work):
-        assert moved == size
-
-
-def test_policies_apart_keep_all_engines_busy():
-    """Agents act in order, and each round of an engine takes the same time: 4 rounds, in which nobody waits."""
+def test_agents_of_one_environment_act_in_order_in_a_wavefront():
+    """The second agent's prompt always holds what the first one committed in the same turn."""
 
     def work(rank):
-        team = team_of(start("cpu"), {"a": [0], "b": [1]}, Weighed(seconds=0.25))
-        team.seconds.clear()
-        team.world.barrier()
-        began = time.perf_counter()
-        team_rollout(team, 8)
-        return team.seconds["generate"] / (time.perf_counter() - began), team.engines["a"].loads
+        return [
+            (s.key, "".join(map(chr, s.prompt_ids)))
+            for s in team_rollout(start("cpu"), 6, {"a": [0], "b": [1]}).samples
+        ]
 
-    for busy, loads in run_ranks(2, work):
-        assert busy > 0.85
-        assert loads == 4  # a b a b
-
-
-def test_an_engine_samples_from_one_architecture_only():
-    def work(rank):
-        config, _ = parse(["--policies", "per_role"])
-
-        def load(name):
-            model, tokenizer = tiny.build(0)
-            model.config.rope_theta = 10_000.0 + rank
-            return model, tokenizer
-
-        with pytest.raises(ValueError, match=r"policy (tool_user|planner) differs in architecture.*--placement"):
-            prepare.make_team(config, ["tool_user", "planner"], start("cpu"), load)
-        return True
-
-    assert run_ranks(2, work) == [True] * 2
+    for key, prompt in run_ranks(2, work)[0]:
+        assert prompt.count("ann:") == key.turn + (key.agent == "bob")
+        assert prompt.count("bob:") == key.turn
 
 
 # -------------------------------------------------------------------------------------------------------- checkpoints
@@ -578,7 +510,7 @@ def test_a_rank_that_raises_ends_the_others(tmp_path):
     assert time.monotonic() - begun < 30
 
 
-def test_a_rank_by_itself():
+def test_ranks_and_requests_by_themselves():
     assert World().gather(3) == [3]
     assert World().any(False) is False
     assert World().merge({"a": 1}) == {"a": 1}
@@ -586,3 +518,6 @@ def test_a_rank_by_itself():
     assert World().add_up({"groups": 2}) == {"groups": 2}
     assert World().reduce([3], lambda a, b: a + b) == [3]
     assert World().most(2) == 2
+    request = Request("ann", [1], 7)
+    exchanged = exchange.Exchange(World(), {"a": [0]}, {"ann": "a"}, answer_by_seed)([request], 2)
+    assert [[c.ids[0] for c in row] for row in exchanged] == [[ord("7"), ord("8")]]
