@@ -1,10 +1,12 @@
 """What travels between ranks: requests to the ranks that host their policy, answers back, samples to who trains them.
 
     one policy on all ranks             every rank samples for its own environments; nothing travels while they play
-    policies on different ranks         a round: gather all requests, each policy's ranks answer theirs, gather answers
+    policies on different ranks         in rounds: ask a neighbour that has the policy, answer, get the answers
 
-In a round all policies work at the same time if all are asked. Where agents act in order, the environments start in as
-many cohorts as there are policies, one round apart (a wavefront):
+Neighbours are as few ranks as together have every policy (`World.neighbours`): two policies on 512 ranks each make 512
+pairs, and no pair waits for another before all have sampled. In a round all policies work at the same time if all are
+asked. Where agents act in order, the environments start in as many cohorts as there are policies, one round apart (a
+wavefront):
 
     round            1          2          3          4
     policy A    cohort 1   cohort 2   cohort 1   cohort 2
@@ -25,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from distributed.world import World
+from distributed.world import World, is_apart
 from grouping import GroupKey, Sample
 from model.packing import balance, collector_paused, deal, with_signal
 from rollout import Rollout
@@ -35,38 +37,49 @@ Answer = Callable[[str, list[Request], int], list[list[Completion]]]  # (policy,
 
 
 class Exchange:
-    """`generate` over all ranks. Every rank calls it in every round, with or without requests of its own."""
+    """`generate` over ranks that together have every policy. They all call it in every round, asking or not.
+
+    `world`: those ranks (`World.neighbours`), `homes` numbers them as it does.
+    """
 
     def __init__(
         self, world: World, homes: Mapping[str, Sequence[int]], policy_of: Mapping[str, str], answer: Answer,
         wavefront: bool = True,
     ):  # fmt: skip
         self.world, self.homes, self.policy_of, self.answer = world, homes, policy_of, answer
-        apart = sum(map(len, homes.values())) == world.size  # no rank hosts two policies
-        self.cohorts = len(homes) if wavefront and apart else 1
+        self.cohorts = len(homes) if wavefront and is_apart(homes, world.size) else 1
 
     def __call__(self, requests: list[Request], n: int) -> list[list[Completion]]:
+        agents, world = list(self.policy_of), self.world
+        asking: list[list[Row]] = [[] for _ in range(world.size)]
+        for i, request in enumerate(requests):
+            ranks = self.homes[self.policy_of[request.agent]]
+            rank = world.rank if world.rank in ranks else ranks[(world.rank + i) % len(ranks)]
+            asking[rank].append(([i, agents.index(request.agent), request.seed], request.prompt_ids, []))
         asked = [
-            (rank, i, request)
-            for rank, theirs in enumerate(self.world.gather(requests))
-            for i, request in enumerate(theirs)
+            (rank, i, Request(agents[agent], list(prompt), seed))
+            for rank, part in enumerate(world.send_to([pack_rows(rows) for rows in asking], "requests"))
+            for (i, agent, seed), prompt, _ in unpack_rows(part)
         ]
-        answers: dict[tuple[int, int], list[Completion]] = {}
+        answers: list[list[Row]] = [[] for _ in range(world.size)]
         for name, ranks in self.homes.items():
             wanted = [item for item in asked if self.policy_of[item[2].agent] == name]
-            if wanted and self.world.rank in ranks:  # on all of the policy's ranks or on none: they load it together
-                mine = wanted[ranks.index(self.world.rank) :: len(ranks)]
-                replies = self.answer(name, [request for *_, request in mine], n)  # perhaps none of them
-                answers |= {(rank, i): reply for (rank, i, _), reply in zip(mine, replies, strict=True)}
-        everything = {asker: reply for part in self.world.gather(answers) for asker, reply in part.items()}
-        return [everything[self.world.rank, i] for i in range(len(requests))]
+            if world.any(bool(wanted)) and world.rank in ranks:  # all of its ranks or none: they load it together
+                replies = self.answer(name, [request for *_, request in wanted], n)  # perhaps none of them
+                for (rank, i, _), reply in zip(wanted, replies, strict=True):
+                    answers[rank] += [([i, c.finish_reason == "stop"], c.ids, c.logprobs) for c in reply]
+        completions: list[list[Completion]] = [[] for _ in requests]  # stays empty where a prompt leaves no room
+        for part in world.send_to([pack_rows(rows) for rows in answers], "answers"):
+            for (i, stop), ids, logprobs in unpack_rows(part):
+                completions[i].append(Completion(list(ids), list(logprobs), "stop" if stop else "length"))
+        return completions
 
     def stream(self, n: int) -> ExchangeRounds:
         return ExchangeRounds(self, n, self.world, self.cohorts)
 
 
 class ExchangeRounds(Rounds):
-    """Rounds that go on until no rank has anything left to do."""
+    """Rounds that go on until no neighbour has anything left to do."""
 
     def __init__(self, generate: Generate, n: int, world: World, cohorts: int):
         super().__init__(generate, n)

@@ -11,9 +11,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import pairwise
+from math import gcd
 from multiprocessing import connection
 from typing import Any, TypeVar
 
@@ -42,6 +43,7 @@ class World:
     device: str = "cpu"
     lifeline: Lifeline | None = None
     traffic: Counter[str] = field(default_factory=Counter, compare=False)
+    group: dist.ProcessGroup | None = None  # None: all processes
 
     @property
     def main(self) -> bool:
@@ -57,9 +59,9 @@ class World:
             return list(parts)
         sizes = torch.tensor([len(part) for part in parts])  # (ranks,)
         incoming = torch.empty_like(sizes)
-        dist.all_to_all_single(incoming, sizes)
+        dist.all_to_all_single(incoming, sizes, group=self.group)
         received = torch.empty(int(incoming.sum()), dtype=torch.uint8)
-        dist.all_to_all_single(received, torch.cat(list(parts)), incoming.tolist(), sizes.tolist())
+        dist.all_to_all_single(received, torch.cat(list(parts)), incoming.tolist(), sizes.tolist(), self.group)
         self.traffic[f"{what} sent"] += int(sizes.sum() - sizes[self.rank])
         self.traffic[f"{what} received"] += int(incoming.sum() - incoming[self.rank])
         return list(received.split(incoming.tolist()))
@@ -92,7 +94,7 @@ class World:
         if self.size == 1:
             return number
         largest = torch.tensor(float(number), dtype=torch.float64)
-        dist.all_reduce(largest, dist.ReduceOp.MAX)
+        dist.all_reduce(largest, dist.ReduceOp.MAX, self.group)
         return type(number)(largest)
 
     def any(self, flag: bool) -> bool:
@@ -171,6 +173,27 @@ class World:
             if self.rank in ranks:
                 made[ranks] = DeviceMesh.from_group(group, torch.device(self.device).type, mesh=list(ranks))
         return {name: made[tuple(ranks)] for name, ranks in homes.items() if self.rank in ranks}
+
+    def neighbours(self, homes: Mapping[str, Sequence[int]]) -> tuple[World, dict[str, list[int]]]:
+        """As few ranks as together have every policy, this one among them, and where each policy is among these.
+
+        Only `send_to`, `most` and `any` work there. Homes that overlap, or whose sizes have no common factor, make one
+        neighbourhood of all ranks.
+        """
+        parts = gcd(*map(len, homes.values())) if is_apart(homes, self.size) else 1
+        if parts == 1:
+            return self, {name: list(ranks) for name, ranks in homes.items()}
+        for part in range(parts):
+            here = {
+                name: ranks[part * len(ranks) // parts : (part + 1) * len(ranks) // parts]
+                for name, ranks in homes.items()
+            }
+            members = sorted(rank for ranks in here.values() for rank in ranks)
+            group = dist.new_group(members)  # every rank takes part, its members or not
+            if self.rank in members:
+                world = replace(self, rank=members.index(self.rank), size=len(members), group=group)
+                places = {name: [members.index(rank) for rank in ranks] for name, ranks in here.items()}
+        return world, places
 
 
 def add(a: Any, b: Any) -> Any:
@@ -251,6 +274,11 @@ def start(device: str) -> World:
     store.set_timeout(patience)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patience)
     return World(rank, size, device, lifeline)
+
+
+def is_apart(homes: Mapping[str, Sequence[int]], size: int) -> bool:
+    """Whether no rank has two policies."""
+    return sum(map(len, homes.values())) == size
 
 
 def place(names: Sequence[str], size: int, spec: Sequence[str] = ()) -> dict[str, list[int]]:

@@ -41,6 +41,8 @@ class Team:
         self.homes = homes or {name: [0] for name in policies}
         self.trained = {name: policy for name, policy in self.policies.items() if name not in frozen}
         self.training = {name: ranks for name, ranks in self.homes.items() if name not in frozen}
+        several = self.world.size > 1 and len(self.homes) > 1
+        self.neighbours = self.world.neighbours(self.homes) if several else None  # that answer each other's requests
         self.wavefront = True  # benchmarks/step.py measures what it gains
         self.seconds: defaultdict[str, float] = defaultdict(float)  # in "generate" and "load", until cleared
         self._version = 0
@@ -115,9 +117,9 @@ class Team:
 
         Training leaves `top_p` at 1: else the log-probs would not be those of the policy.
         """
-        if self.world.size > 1 and len(self.homes) > 1:
+        if self.neighbours:
             return Exchange(
-                self.world, self.homes, self.policy_of,
+                *self.neighbours, self.policy_of,
                 lambda name, requests, n: self.answer(name, requests, n, temperature, top_p), self.wavefront,
             )  # fmt: skip
         streaming = all(hasattr(engine, "stream") for engine in self.engines.values())

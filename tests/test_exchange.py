@@ -9,13 +9,14 @@ import torch
 from helpers import make_sample, objective, small_policy, weights_of
 from ranks import run_ranks
 
-from distributed.exchange import Outline, pack_rows, share_samples, unpack_rows
+from distributed.exchange import Exchange, Outline, pack_rows, share_samples, unpack_rows
 from distributed.world import World, add, start
 from grouping import GroupKey, Sample, assign_advantages, group_samples
 from model.packing import balance, by_prompt, deal, with_signal
 from records.groups import group_row
 from records.metrics import groups_per_turn, rollout_metrics
 from rollout import Episode, Rollout
+from sampling.requests import Completion, Request
 from update import update
 
 POLICY_OF = {"ann": "a", "bob": "b"}
@@ -232,3 +233,52 @@ def test_bytes_of_a_rank_do_not_grow_with_the_number_of_ranks(size, apart):
     assert sum((Counter(t) for t, *_ in found), Counter())["samples sent"] == sum(
         t["samples received"] for t, *_ in found
     )
+
+
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_requests_go_to_one_neighbour_with_their_policy_and_to_nobody_else(size):
+    """Two policies make pairs of ranks; what a pair sends each other does not depend on how many pairs there are."""
+    half = size // 2
+
+    def work(rank):
+        world = start("cpu")
+        pair, homes = world.neighbours({"a": range(half), "b": range(half, size)})
+
+        def answer(name, requests, n):
+            assert name == "ab"[rank >= half]
+            return [[Completion([rank, k], [-0.5, -k / 4], "stop" if k else "length") for k in range(n)]
+                    if request.prompt_ids else [] for request in requests]  # fmt: skip
+
+        exchange = Exchange(pair, homes, POLICY_OF, answer)
+        requests = [Request(agent, [7] * i, seed=2**61 + rank) for i in range(4) for agent in ("ann", "bob", "bob")]
+        return pair.size, homes, exchange(requests, 3), exchange.cohorts, world.traffic
+
+    for rank, (members, homes, replies, cohorts, traffic) in enumerate(run_ranks(size, work, limit=90)):
+        assert (members, homes, cohorts) == (2, {"a": [0], "b": [1]}, 2)
+        ann, bob = rank % half, rank % half + half
+        for i, reply in enumerate(replies):
+            who = bob if i % 3 else ann
+            ends = [("length", 0), ("stop", 1), ("stop", 2)] if i >= 3 else []  # there was no room to answer
+            assert reply == [Completion([who, k], [-0.5, -k / 4], reason) for reason, k in ends]
+        other = 4 if rank >= half else 8  # requests for the policy of the neighbour
+        # a row of three numbers takes 48 bytes, one of two 40, ids and log-probs 4 each
+        assert traffic["requests sent"] == 8 + other * 48 + other // 4 * (0 + 1 + 2 + 3) * 4
+        assert traffic["answers received"] == 8 + other * 3 // 4 * 3 * (40 + 2 * 8)
+
+
+@pytest.mark.parametrize(
+    ("homes", "found"),
+    [
+        ({"a": [0, 1], "b": [2, 3]}, [({"a": [0], "b": [1]}, 2)] * 4),
+        ({"a": [0], "b": [1, 2, 3]}, [({"a": [0], "b": [1, 2, 3]}, 4)] * 4),
+        ({"a": [0, 1], "b": [0, 1], "c": [2, 3]}, [({"a": [0, 1], "b": [0, 1], "c": [2, 3]}, 4)] * 4),
+        ({"a": [2, 3], "b": [0, 1]}, [({"a": [1], "b": [0]}, 2)] * 4),
+    ],
+)
+def test_neighbours_are_as_few_as_have_every_policy(homes, found):
+    def work(rank):
+        world, places = start("cpu").neighbours(homes)
+        return places, world.size
+
+    assert run_ranks(4, work) == found
