@@ -75,6 +75,7 @@ def build_team(args: argparse.Namespace, world: World) -> Team:
     config = Config(
         policies=[args.policies], engine=args.engine, engine_memory=args.memory, engine_sleep=args.sleep,
         max_response_tokens=args.max_tokens, lr=1e-6, gradient_checkpointing=args.ckpt, fused=args.fused,
+        adam_beta2=0.999, adam_eps=1e-8,
     )  # fmt: skip
     team = make_team(config, Talk.agents, world, lambda name: build_model(args, world.device))
     team.wavefront = not args.no_wavefront
