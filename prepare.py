@@ -239,7 +239,7 @@ def make_team(config: Config, agents: Sequence[str], world: World, load: Load) -
         model, tokenizer = load(name)
         policies[name] = make_policy(
             name, model, tokenizer, config.lr, world.device, mesh, config.gradient_checkpointing, config.fused,
-            config.adam_beta2, config.adam_eps,
+            config.adam_beta2, config.adam_eps, config.optimizer,
         )  # fmt: skip
     firsts = [name for name in policies if homes[name][0] == world.rank]  # each tokenizer travels once
     tokenizers = world.merge({name: policies[name].tokenizer for name in firsts})

@@ -31,11 +31,15 @@ def compiler_works() -> bool:
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a function of tensors at its first call on a GPU. One kernel serves all lengths (dynamic shapes)."""
+    """Compile a function of tensors at its first call on a GPU, again for a second length, which serves all others.
+
+    A size that stays the same is known to the compiler: with a vocabulary of unknown size the kernels of the head take
+    twice as long.
+    """
 
     @cache  # not at import: loading the compiler takes seconds, and a CPU never needs it
     def fast() -> Callable[P, R]:
-        return torch.compile(function, dynamic=True)
+        return torch.compile(function)
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

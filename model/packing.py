@@ -118,9 +118,15 @@ def cost(group: Group, attention: float = 1 / 4096) -> float:
 
 
 def micro_batches(groups: Sequence[Group], budget: int) -> list[list[Group]]:
-    """First fit, longest first, at most `budget` tokens each (a single larger group gets a pack of its own)."""
+    """As few packs as first fit needs, about equally full, at most `budget` tokens each.
 
-    tokens = [len(group[0].prompt_ids) + sum(len(sample.response_ids) for sample in group) for group in groups]
+    A single larger group gets a pack of its own.
+    """
+
+    def size(group: Group) -> int:
+        return len(group[0].prompt_ids) + sum(len(sample.response_ids) for sample in group)
+
+    tokens = [size(group) for group in groups]
     batches: list[list[Group]] = []
     used: list[int] = []
     for i in sorted(range(len(groups)), key=tokens.__getitem__, reverse=True):
@@ -130,7 +136,8 @@ def micro_batches(groups: Sequence[Group], budget: int) -> list[list[Group]]:
             used.append(0)
         batches[place].append(groups[i])
         used[place] += tokens[i]
-    return batches
+    even = balance(groups, len(batches)) if len(batches) > 1 else batches
+    return even if all(sum(map(size, batch)) <= budget for batch in even) else batches
 
 
 def pack_samples(groups: Sequence[Group], device: torch.device | str = "cpu") -> Pack:
