@@ -97,7 +97,7 @@ class Policy:
     def check_finite(self) -> None:
         """FloatingPointError naming the first weight, or state of the optimizer, that is not finite on this rank."""
         values = {
-            f"{kind} of {name}": getattr(local(value), "scale", local(value))  # 8 bits: codes, and a scale of each block
+            f"{kind} of {name}": getattr(local(value), "scale", local(value))  # 8 bits: codes and scales
             for name, weight in self.model.named_parameters()
             for kind, value in {"the value": weight.detach(), **self.optimizer.state.get(weight, {})}.items()
             if torch.is_tensor(value)

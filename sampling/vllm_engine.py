@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import os
 import tempfile
+from contextlib import suppress
+from threading import Thread
 from typing import Any
 
 import torch
@@ -194,6 +196,16 @@ def device_options(device: torch.device) -> dict[str, Any]:
         return {"compilation_config": {"mode": 0, **graphs}}
     # a prompt computed in pieces would have to rewind its random generator, which torch's CPU generators cannot do
     return {"enforce_eager": True, "enable_chunked_prefill": False}
+
+
+def import_ahead(device: str) -> None:
+    """Begin to import vllm, which takes ten seconds. Whoever needs it waits until it is done, and gets the error."""
+
+    def work() -> None:
+        with suppress(ImportError):
+            import_vllm(torch.device(device)).LLM  # noqa: B018  (vllm imports most of itself here)
+
+    Thread(target=work, daemon=True).start()
 
 
 def import_vllm(device: torch.device) -> Any:

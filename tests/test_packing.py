@@ -323,7 +323,10 @@ def test_a_compiled_layer_contains_the_flash_kernels(checkpointing, monkeypatch)
     """The operator of flash attention, with kernels in plain Python, goes into the code of a layer: one graph."""
     monkeypatch.setattr(attention, "_flash_forward", plain_kernel)
     monkeypatch.setattr(attention, "_flash_backward", plain_kernel_backward)
-    model, packs = small_model(), [ragged_groups(i, prompts) for i, prompts in enumerate([(1, 2, 7, 5, 9, 3), (3, 30), (11, 8)])]
+    model, packs = (
+        small_model(),
+        [ragged_groups(i, prompts) for i, prompts in enumerate([(1, 2, 7, 5, 9, 3), (3, 30), (11, 8)])],
+    )
 
     def run():
         with packed(model):
