@@ -101,6 +101,8 @@ class OptimizerOptions:
     """share of the peak left at the last step (linear decay)"""
     lr_warmup: int = 10
     """steps of linear warm-up"""
+    optimizer: Literal["adamw", "adamw8bit"] = "adamw"
+    """adamw8bit: Adam's moments in a quarter of the memory (needs torchao)"""
     adam_beta2: float = by_model()
     """decay of Adam's second moment"""
     adam_eps: float = by_model()

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -32,7 +33,7 @@ from rollout import Evaluation, evaluate
 from sampling.engine import Engine
 from sampling.team import Team
 from sampling.transformers_engine import TransformersEngine
-from sampling.vllm_engine import VllmEngine
+from sampling.vllm_engine import VllmEngine, import_ahead
 from tasks import code_grading, sandbox
 from tasks.check import check
 from tasks.from_options import HELD_OUT_SEEDS, Task, make_task
@@ -129,6 +130,8 @@ def set_up(config: Config, objective: UpdateConfig, world: World, stop: Stop) ->
     check_references(config, task, world)
     if config.warm_start and can_be_imitated(task.training) and not checkpoint:
         say(world, f"warm start: {config.warm_start} steps of imitating noisy moves")
+    if config.engine == "vllm":  # while the model is loaded and warmed up
+        import_ahead(config.device)
     load = (lambda name: load_model(str(checkpoint / name))) if checkpoint else first_model(config, task, world)
     team = make_team(config, agents, world, load)
     log = Log(
@@ -239,7 +242,7 @@ def make_team(config: Config, agents: Sequence[str], world: World, load: Load) -
         model, tokenizer = load(name)
         policies[name] = make_policy(
             name, model, tokenizer, config.lr, world.device, mesh, config.gradient_checkpointing, config.fused,
-            config.adam_beta2, config.adam_eps,
+            config.adam_beta2, config.adam_eps, config.optimizer,
         )  # fmt: skip
     firsts = [name for name in policies if homes[name][0] == world.rank]  # each tokenizer travels once
     tokenizers = world.merge({name: policies[name].tokenizer for name in firsts})
@@ -273,6 +276,7 @@ def first_model(config: Config, task: Task, world: World) -> Load:
     else:
         device = "cpu" if config.model == "tiny" else config.device
         if world.main:
+            torch.backends.cuda.matmul.allow_tf32 = True  # noise is imitated, in float32: several times as fast
             tiny.warm_start(
                 make_policy("warm start", model, tokenizer, config.lr, device),
                 task.level,

@@ -75,7 +75,7 @@ def build_team(args: argparse.Namespace, world: World) -> Team:
     config = Config(
         policies=[args.policies], engine=args.engine, engine_memory=args.memory, engine_sleep=args.sleep,
         max_response_tokens=args.max_tokens, lr=1e-6, gradient_checkpointing=args.ckpt, fused=args.fused,
-        adam_beta2=0.999, adam_eps=1e-8,
+        adam_beta2=0.999, adam_eps=1e-8, optimizer=args.optimizer,
     )  # fmt: skip
     team = make_team(config, Talk.agents, world, lambda name: build_model(args, world.device))
     team.wavefront = not args.no_wavefront
@@ -128,6 +128,7 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES, help="random weights of this shape")
     parser.add_argument("--policies", choices=["shared", "per_role"], default="shared")
     parser.add_argument("--engine", choices=["vllm", "transformers"], default="vllm")
+    parser.add_argument("--optimizer", choices=["adamw", "adamw8bit"], default="adamw")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--memory", type=float, default=0.3)
     numbers = {"envs": 16, "candidates": 8, "turns": 2, "prompt": 250, "max-tokens": 256, "steps": 4, "pack": 16384}

@@ -9,9 +9,9 @@ what is timed is everything from samples with advantages to new weights. Every r
 warms up, then the median of `--steps`. Throughput is raw tokens a second: prompt + response of every sample, which is
 what has to be processed without sharing and without padding.
 
-A variant of ours joins words with "+": `flash` (two kernel calls, nothing copied), `gather` (one call, keys copied for
-every response) or `blocks` (plain SDPA); `tiles` (compiled log-probs), `layers` (compiled insides of layers), `ckpt`
-(activations recomputed). A variant of TRL is its micro-batch, with "+nockpt" to turn its default checkpointing off.
+A variant of ours joins words with "+": `flash` (two kernel calls, nothing copied) or `blocks` (plain SDPA); `tiles`
+(compiled log-probs), `layers` (compiled layers), `ckpt` (activations recomputed), `adam8bit` (Adam's moments in 8 bits,
+needs torchao). A variant of TRL is its micro-batch, with "+nockpt" to turn its default checkpointing off.
 TRL keeps its other defaults: float32 weights with bfloat16 autocast, SDPA, beta 0, loss dapo (the token mean, as ours),
 its own fused head.
 """
@@ -39,7 +39,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.shapes import SHAPES, random_model
 from distributed.world import start
 from grouping import GroupKey, Sample
-from model import fused, packing, tiny
+from model import attention, fused, packing, tiny
 from model.attention import packed
 from model.policy import Policy, make_policy
 from update import UpdateConfig, update
@@ -52,7 +52,7 @@ SIZES = {  # name: shape, prompt lengths, response lengths
         (30, 40), (4, 16),
     ),
 }  # fmt: skip
-OURS = ["flash+tiles+layers", "flash+tiles+layers+ckpt", "flash+tiles", "gather+tiles+layers"]
+OURS = ["flash+tiles+layers", "flash+tiles+layers+ckpt+adam8bit", "flash+tiles+layers+ckpt", "flash+tiles"]
 TRL = ["16", "32", "8+nockpt"]
 LEARNING_RATE = 1e-6
 
@@ -73,33 +73,10 @@ def make_samples(size: str, groups: int, candidates: int) -> list[Sample]:
 # --------------------------------------------------------------------------------------------------------------- ours
 
 
-def gathered_layout(pack: packing.Pack) -> tuple[Tensor, packing.Calls]:
-    """Keys of every segment, its prompt's copied, and one call over them: what `flash` saves."""
-    s = pack.segments
-    keys = packing._ranges(packing._zip(s.prefix, s.start), packing._zip(s.prefix_length, s.length))
-    lengths = (s.length, s.prefix_length + s.length)
-    offsets = [np.append(0, n.cumsum()).astype(np.int32) for n in lengths]
-    keys, *offsets = (torch.from_numpy(x).to(pack.ids.device) for x in (keys, *offsets))
-    return keys, (*offsets, *(int(n.max()) for n in lengths))
-
-
-class GatheredAttention:
-    @staticmethod
-    def apply(q: Tensor, k: Tensor, v: Tensor, layout: tuple[Tensor, packing.Calls], scale: float | None) -> Tensor:
-        import inspect
-
-        from torch.nn.attention.varlen import varlen_attn
-
-        keys, calls = layout
-        grouped = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
-        k, v = k.index_select(0, keys), v.index_select(0, keys)
-        return varlen_attn(q, k, v, *calls, scale=scale, window_size=(-1, 0), **grouped)
-
-
 def prepare(variant: str, size: str, device: str) -> Policy:
     """A policy with the parts of the variant switched on, the others off, for this process."""
-    attention, *parts = variant.split("+")
-    unknown = {attention} - {"flash", "gather", "blocks"} | set(parts) - {"tiles", "layers", "ckpt"}
+    kernels, *parts = variant.split("+")
+    unknown = {kernels} - {"flash", "blocks"} | set(parts) - {"tiles", "layers", "ckpt", "adam8bit"}
     if unknown:
         raise ValueError(f"--ours {variant}: unknown part {sorted(unknown)}")
     mesh = start(device).meshes({"p": [0]})["p"]
@@ -108,11 +85,12 @@ def prepare(variant: str, size: str, device: str) -> Policy:
         fused.fuse_layers(model)
     if "tiles" not in parts:
         fused.compiler_works = lambda: False
-    if attention == "blocks":
-        packing.has_flash = lambda q: False
-    if attention == "gather":
-        packing._flash, packing.FlashAttention = gathered_layout, GatheredAttention
-    return make_policy("p", model, tiny.build_tokenizer(), LEARNING_RATE, device, mesh, "ckpt" in parts)
+    if kernels == "blocks":
+        attention.has_flash = lambda *_: False
+    return make_policy(
+        "p", model, tiny.build_tokenizer(), LEARNING_RATE, device, mesh, "ckpt" in parts,
+        optimizer="adamw8bit" if "adam8bit" in parts else "adamw",
+    )  # fmt: skip
 
 
 def run_ours(variant: str, args: argparse.Namespace, samples: list[Sample]) -> dict[str, Any]:

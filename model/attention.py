@@ -1,7 +1,8 @@
 """Attention over a pack: many responses to few prompts in one row of tokens (`packing.py` lays them out).
 
 Every response attends to its own prompt and to itself, causally. On a GPU two calls of the flash kernels do it without
-copying a key; anywhere else segments of similar size are padded into blocks of plain SDPA.
+copying a key, as one operator that torch.compile takes into the code of a layer; anywhere else segments of similar size
+are padded into blocks of plain SDPA.
 
 Shapes: T tokens of a pack, P of them in prompts, S segments (prompts and responses), H heads, G key/value heads, D head
 size.
@@ -41,39 +42,42 @@ class Layout:
 
     @cached_property
     def flash(self) -> Flash:
-        """What attention by flash kernels needs; built when the first layer asks for it."""
+        """What attention by flash kernels needs."""
         return _flash(self)
 
     @cached_property
     def blocks(self) -> Blocks:
-        """What attention by plain SDPA needs; built when the first layer asks for it."""
+        """What attention by plain SDPA needs."""
         return _blocks(self)
 
+    def kernels(self, weight: Tensor, head_size: int) -> Flash | Blocks:
+        """What the layers of a model with these weights need: flash kernels where they exist, else blocks of SDPA."""
+        return self.flash if has_flash(weight, head_size) else self.blocks
 
-@torch.compiler.disable  # what `fused.fuse_layers` compiles ends before it
+
 def packed_attention(
     module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scaling: float | None = None,
-    layout: Layout | None = None, **_: object,
+    kernels: Flash | Blocks | None = None, **_: object,
 ) -> tuple[Tensor, None]:  # fmt: skip
     """Attention over the segments of a pack: q (1, H, T, D), k and v (1, G, T, D) -> (1, T, H, D).
 
-    Registered with transformers as "packed". Flash kernels where they exist, otherwise blocks of plain SDPA.
+    Registered with transformers as "packed"; `kernels` comes from `Layout.kernels`.
     """
-    assert layout is not None, "a model with attention 'packed' runs through token_logprobs"
+    assert kernels is not None, "a model with attention 'packed' runs through token_logprobs"
     q, k, v = (x[0].transpose(0, 1) for x in (q, k, v))  # (T, H | G, D)
-    if has_flash(q):
-        return FlashAttention.apply(q, k, v, layout.flash, scaling)[None], None
-    return block_attention(q, k, v, layout.blocks, scaling)[None], None
+    if isinstance(kernels, Flash):
+        return flash_attention(q, k, v, kernels, scaling)[None], None
+    return block_attention(q, k, v, kernels, scaling)[None], None
 
 
-def has_flash(q: Tensor) -> bool:
-    """Whether torch's flash kernels take these queries: 16 bits, head size a multiple of 8, Ampere or newer."""
+def has_flash(weight: Tensor, head_size: int) -> bool:
+    """Whether torch's flash kernels take these: 16 bits, head size a multiple of 8, Ampere or newer."""
     return (
-        q.is_cuda
-        and q.dtype in (torch.bfloat16, torch.float16)
-        and q.shape[-1] % 8 == 0
-        and q.shape[-1] <= 256
-        and torch.cuda.get_device_capability(q.device) >= (8, 0)
+        weight.is_cuda
+        and weight.dtype in (torch.bfloat16, torch.float16)
+        and head_size % 8 == 0
+        and head_size <= 256
+        and torch.cuda.get_device_capability(weight.device) >= (8, 0)
     )
 
 
@@ -101,9 +105,10 @@ Calls = tuple[Tensor, Tensor, int, int]  # of one kernel: offsets of queries and
 class Flash:
     """Two kernel calls: every segment with itself, and the responses of a prompt, as one segment, with that prompt."""
 
-    itself: Calls
-    prompt: Calls
-    prompts: int  # P: tokens before the first response
+    itself: Tensor  # (S + 1,) offsets of the segments
+    queries: Tensor  # (groups + 1,) offsets of the responses to each prompt, counted from the first response
+    keys: Tensor  # (groups + 1,) offsets of the prompts
+    sizes: list[int]  # the longest segment, the most responses' tokens, the longest prompt; P, tokens of all prompts
 
 
 def _flash(layout: Layout) -> Flash:
@@ -111,16 +116,12 @@ def _flash(layout: Layout) -> Flash:
         return torch.from_numpy(np.append(0, lengths.cumsum()).astype(np.int32)).to(layout.device)
 
     own, queries, keys = layout.length, layout.group_lengths, layout.prompt_lengths
-    own_offsets, longest = offsets(own), int(own.max())
-    return Flash(
-        itself=(own_offsets, own_offsets, longest, longest),
-        # a longest of 1 would be taken for decoding with exactly one query in every segment
-        prompt=(offsets(queries), offsets(keys), max(2, int(queries.max())), int(keys.max())),
-        prompts=int(keys.sum()),
-    )
+    # a longest of 1 would be taken for decoding with exactly one query in every segment
+    sizes = [int(own.max()), max(2, int(queries.max())), int(keys.max()), int(keys.sum())]
+    return Flash(offsets(own), offsets(queries), offsets(keys), sizes)
 
 
-class FlashAttention(torch.autograd.Function):
+def flash_attention(q: Tensor, k: Tensor, v: Tensor, flash: Flash, scale: float | None) -> Tensor:
     """Attention of a pack by flash kernels: q (T, H, D), k and v (T, G, D) -> (T, H, D).
 
     A response looks at two sets of keys, its prompt and itself. Each set gives an output o and a log-normaliser z, and
@@ -128,30 +129,62 @@ class FlashAttention(torch.autograd.Function):
     The backward kernel needs only q, k, v of its set and the final o and z, since p_ij = exp(s_ij - z). So no key is
     copied for each response that sees it, neither in memory nor by the gradient, which would have to be summed up.
     """
+    return _attend(q, k, v, flash.itself, flash.queries, flash.keys, flash.sizes, scale)[0]
 
-    @staticmethod
-    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, flash: Flash, scale: float | None):  # type: ignore[override]
-        n = flash.prompts
-        out, norm = _flash_forward(q, k, v, flash.itself, True, scale)  # (T, H, D), (H, T)
-        if n < len(q):
-            more = _flash_forward(q[n:], k[:n], v[:n], flash.prompt, False, scale)
-            out[n:], norm[:, n:] = _merge(out[n:], norm[:, n:], *more)
-        ctx.save_for_backward(q, k, v, out, norm)
-        ctx.flash, ctx.scale = flash, scale
-        return out
 
-    @staticmethod
-    def backward(ctx, grad: Tensor):  # type: ignore[override]
-        q, k, v, out, norm = ctx.saved_tensors
-        n = ctx.flash.prompts
-        dq, dk, dv = _flash_backward(grad, q, k, v, out, norm, ctx.flash.itself, True, ctx.scale)
-        if n < len(q):
-            more = _flash_backward(
-                grad[n:], q[n:], k[:n], v[:n], out[n:], norm[:, n:], ctx.flash.prompt, False, ctx.scale
-            )
-            for total, part in zip((dq[n:], dk[:n], dv[:n]), more, strict=True):
-                total += part
-        return dq, dk, dv, None, None
+# Two operators that torch.compile does not look into.
+@torch.library.custom_op("at_grpo::attend", mutates_args=())
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, itself: Tensor, queries: Tensor, keys: Tensor, sizes: list[int],
+    scale: float | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Output (T, H, D) and log-normalisers (H, T)."""
+    own, responses, prompt, n = sizes
+    q, k, v = q.contiguous(), k.contiguous(), v.contiguous()  # as they come; the output then is what is promised below
+    out, norm = _flash_forward(q, k, v, (itself, itself, own, own), True, scale)
+    if n < len(q):
+        more = _flash_forward(q[n:], k[:n], v[:n], (queries, keys, responses, prompt), False, scale)
+        out[n:], norm[:, n:] = _merge(out[n:], norm[:, n:], *more)
+    return out, norm
+
+
+@torch.library.custom_op("at_grpo::attend_backward", mutates_args=())
+def _attend_backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, norm: Tensor, itself: Tensor, queries: Tensor,
+    keys: Tensor, sizes: list[int], scale: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of q, k and v."""
+    own, responses, prompt, n = sizes
+    grad, q, k, v = grad.contiguous(), q.contiguous(), k.contiguous(), v.contiguous()
+    gradients = _flash_backward(grad, q, k, v, out, norm, (itself, itself, own, own), True, scale)
+    if n < len(q):
+        calls = (queries, keys, responses, prompt)
+        more = _flash_backward(grad[n:], q[n:], k[:n], v[:n], out[n:], norm[:, n:], calls, False, scale)
+        for total, part in zip((gradients[0][n:], gradients[1][:n], gradients[2][:n]), more, strict=True):
+            total += part
+    return gradients
+
+
+@_attend.register_fake
+def _(q, k, v, *_):  # type: ignore[no-untyped-def]
+    return q.new_empty(q.shape), q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
+
+
+@_attend_backward.register_fake
+def _(grad, q, k, v, *_):  # type: ignore[no-untyped-def]
+    return tuple(x.new_empty(x.shape) for x in (q, k, v))
+
+
+def _keep(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    *tensors, ctx.sizes, ctx.scale = inputs
+    ctx.save_for_backward(*tensors[:3], *output, *tensors[3:])
+
+
+def _gradients(ctx, grad: Tensor, _: Tensor):  # type: ignore[no-untyped-def]
+    return *_attend_backward(grad, *ctx.saved_tensors, ctx.sizes, ctx.scale), *[None] * 5
+
+
+_attend.register_autograd(_gradients, setup_context=_keep)
 
 
 @compiled
@@ -225,6 +258,7 @@ def _blocks(layout: Layout) -> Blocks:
     return Blocks(blocks, torch.from_numpy(order).to(layout.device))
 
 
+@torch.compiler.disable  # as many calls as there are blocks: its code would be compiled for every pack
 def block_attention(q: Tensor, k: Tensor, v: Tensor, blocks: Blocks, scale: float | None) -> Tensor:
     """One SDPA call for each block of similar segments: q (T, H, D), k and v (T, G, D) -> (T, H, D)."""
     heads, size = q.shape[1:]

@@ -31,11 +31,15 @@ def compiler_works() -> bool:
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a function of tensors at its first call on a GPU. One kernel serves all lengths (dynamic shapes)."""
+    """Compile a function of tensors at its first call on a GPU, again for a second length, which serves all others.
+
+    A size that stays the same is known to the compiler: with a vocabulary of unknown size the kernels of the head take
+    twice as long.
+    """
 
     @cache  # not at import: loading the compiler takes seconds, and a CPU never needs it
     def fast() -> Callable[P, R]:
-        return torch.compile(function, dynamic=True)
+        return torch.compile(function)
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -47,14 +51,15 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def fuse_layers(model: PreTrainedModel, backend: str = "inductor") -> None:
-    """Compile the parts of each decoder layer in place: norms, feed-forward, projections with their rotations.
+    """Compile each decoder layer and the last norm in place.
 
-    Attention itself keeps its own kernels. Call it before the model is sharded: the hooks of FSDP lie on the layers,
-    outside of what is compiled. Names and weights of the model stay as they are.
+    A layer is one piece of code, forward and backward: what is cheap to compute again is not kept for the backward
+    pass. Call it before the model is sharded: the hooks of FSDP lie on the layers, outside of what is compiled. Names
+    and weights of the model stay as they are.
     """
     if backend == "inductor" and not compiler_works():
         return
-    # modules of a class share their compiled code: an entry for each shape of weight, with and without gradients
+    # layers share their compiled code: an entry for each shape of weight, with and without gradients
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
-    for module in [*(child for layer in model.model.layers for child in layer.children()), model.model.norm]:
+    for module in [*model.model.layers, model.model.norm]:
         module.forward = torch.compile(module.forward, dynamic=True, backend=backend)

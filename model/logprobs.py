@@ -79,9 +79,11 @@ def token_logprobs(
     """
     if model.config._attn_implementation != "packed":
         raise ValueError("token_logprobs: call it inside `with packed(model)`")
-    hidden = model.model(
-        input_ids=pack.ids[None], position_ids=pack.positions[None], use_cache=False, layout=pack.layout
-    ).last_hidden_state[0]  # (T, C)
     weight = model.lm_head.weight  # (V, C)
+    heads = model.model.layers[0].self_attn.head_dim
+    hidden = model.model(
+        input_ids=pack.ids[None], position_ids=pack.positions[None], use_cache=False,
+        kernels=pack.layout.kernels(weight, heads),
+    ).last_hidden_state[0]  # (T, C)  # fmt: skip
     tile = tile or max(1, min(TILE_TOKENS, TILE_LOGITS // len(weight)))
     return TokenLogProb.apply(hidden.index_select(0, pack.source), weight, pack.target, temperature, tile)

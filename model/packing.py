@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import gc
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 
 import numpy as np
 import torch
@@ -118,9 +118,15 @@ def cost(group: Group, attention: float = 1 / 4096) -> float:
 
 
 def micro_batches(groups: Sequence[Group], budget: int) -> list[list[Group]]:
-    """First fit, longest first, at most `budget` tokens each (a single larger group gets a pack of its own)."""
+    """As few packs as first fit needs, about equally full, at most `budget` tokens each.
 
-    tokens = [len(group[0].prompt_ids) + sum(len(sample.response_ids) for sample in group) for group in groups]
+    A single larger group gets a pack of its own.
+    """
+
+    def size(group: Group) -> int:
+        return len(group[0].prompt_ids) + sum(len(sample.response_ids) for sample in group)
+
+    tokens = [size(group) for group in groups]
     batches: list[list[Group]] = []
     used: list[int] = []
     for i in sorted(range(len(groups)), key=tokens.__getitem__, reverse=True):
@@ -130,7 +136,8 @@ def micro_batches(groups: Sequence[Group], budget: int) -> list[list[Group]]:
             used.append(0)
         batches[place].append(groups[i])
         used[place] += tokens[i]
-    return batches
+    even = balance(groups, len(batches)) if len(batches) > 1 else batches
+    return even if all(sum(map(size, batch)) <= budget for batch in even) else batches
 
 
 def pack_samples(groups: Sequence[Group], device: torch.device | str = "cpu") -> Pack:
@@ -155,15 +162,18 @@ def pack_samples(groups: Sequence[Group], device: torch.device | str = "cpu") ->
     last = start[owner] + prompts[owner] - 1  # the prompt's last token predicts the first of the response
     filled = length > 0  # a response of one token has no inputs
 
-    def tensor(values: Sequence | np.ndarray, dtype: torch.dtype = torch.long) -> Tensor:
+    def tensor(values: np.ndarray, dtype: torch.dtype = torch.long) -> Tensor:
         return torch.as_tensor(values, dtype=dtype).to(device)
+
+    def flat(lists: Iterable[list], dtype: type) -> Tensor:
+        return torch.from_numpy(np.fromiter(chain.from_iterable(lists), dtype)).to(device)  # torch reads lists slowly
 
     def for_each_token(values: list[float]) -> Tensor:
         """(samples,) -> (N,)"""
         return tensor(np.repeat(np.array(values), responses + 1), torch.float32)
 
     return Pack(
-        ids=tensor([i for ids in inputs for i in ids]),
+        ids=flat(inputs, np.int64),
         positions=tensor(_ranges(prefix_length, length)),
         layout=Layout(
             start[filled], length[filled], prefix[filled], prefix_length[filled],
@@ -172,8 +182,8 @@ def pack_samples(groups: Sequence[Group], device: torch.device | str = "cpu") ->
             device=torch.device(device),
         ),
         source=tensor(_ranges(_zip(last, start[len(groups) :]), _zip(np.ones_like(last), responses))),
-        target=tensor([i for sample in samples for i in sample.response_ids]),
-        engine=tensor([logprob for sample in samples for logprob in sample.logprobs], torch.float32),
+        target=flat((sample.response_ids for sample in samples), np.int64),
+        engine=flat((sample.logprobs for sample in samples), np.float32),
         advantage=for_each_token([sample.advantage for sample in samples]),
         weight=for_each_token([sample.weight for sample in samples]),
     )  # fmt: skip

@@ -18,6 +18,8 @@ The result does not depend on the order of the answers, because every request ca
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Generator, Sequence
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass, field
@@ -105,6 +107,8 @@ class Rounds:
 
 # ---------------------------------------------------------------------------------------------------------- scheduler
 
+SLICE = 0.002  # seconds in which players act between two steps of an engine that has its next step under way
+
 Player = Generator[list[Request], list[list[Completion]], Result]
 
 
@@ -143,10 +147,14 @@ def drive(
     asked: dict[Request, _Game[Result]] = {}  # who waits for a request in flight
     cohorts = stream.cohorts if in_order else 1
     starts = [games[cohort::cohorts] for cohort in range(cohorts)]
+    turn: deque[_Game[Result]] = deque()  # whose answers are complete
     scoring: list[Future[_Game[Result]]] = []
-    while stream.busy(bool(starts or scoring)):
+    while stream.busy(bool(starts or turn or scoring)):
         if starts:
-            scoring += [_submit(pool, game) for game in starts.pop(0)]
+            turn += starts.pop(0)
+        until = time.perf_counter() + SLICE
+        while turn and (pool or stream.in_rounds or not asked or time.perf_counter() < until):
+            scoring.append(_submit(pool, turn.popleft()))
         if scoring:
             patience = None if stream.in_rounds or not asked else 0
             wait(scoring, patience, ALL_COMPLETED if stream.in_rounds else FIRST_COMPLETED)
@@ -162,7 +170,7 @@ def drive(
             game = asked.pop(request)
             game.answers[request] = candidates
             if game.complete:
-                scoring.append(_submit(pool, game))
+                turn.append(game)
     return [cast(Result, game.result) for game in games]
 
 

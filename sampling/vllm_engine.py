@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import os
 import tempfile
+from contextlib import suppress
+from threading import Thread
 from typing import Any
 
 import torch
@@ -14,6 +16,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from model.policy import Policy
 from sampling.engine import Weights, checked, engine_dtype, random_state_kept
 from sampling.requests import Completion, Request
+
+# Numbers of sequences that have a CUDA graph; others are padded to the next. vLLM's 51 take seconds longer to capture.
+BATCHES = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512]
 
 
 class VllmEngine:
@@ -187,9 +192,20 @@ def completion(answer: Any) -> Completion:
 def device_options(device: torch.device) -> dict[str, Any]:
     """Arguments of `vllm.LLM` that differ between GPU and CPU."""
     if device.type == "cuda":  # CUDA graphs for decoding without the minute that the compiler takes
-        return {"compilation_config": {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}}
+        graphs = {"cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": BATCHES}
+        return {"compilation_config": {"mode": 0, **graphs}}
     # a prompt computed in pieces would have to rewind its random generator, which torch's CPU generators cannot do
     return {"enforce_eager": True, "enable_chunked_prefill": False}
+
+
+def import_ahead(device: str) -> None:
+    """Begin to import vllm, which takes ten seconds. Whoever needs it waits until it is done, and gets the error."""
+
+    def work() -> None:
+        with suppress(ImportError):
+            import_vllm(torch.device(device)).LLM  # noqa: B018  (vllm imports most of itself here)
+
+    Thread(target=work, daemon=True).start()
 
 
 def import_vllm(device: torch.device) -> Any:

@@ -412,6 +412,20 @@ def test_the_update_on_gpus_is_what_was_recorded(gpu, measured):
         assert f"{run['raw_tokens_per_second'] / trl[0]['raw_tokens_per_second']:.1f}" in text
 
 
+def test_the_parts_of_an_update_are_what_was_recorded(gpu, measured):
+    rows = measured["update"]["rows"]
+    (table,) = [table for table in tables(gpu) if table[0][:3] == ["commit", "K", "`--budget`"]]
+    recorded = [
+        [
+            row["commit"], str(row["k"]), f"{row['budget']:,}", row["options"], f"{sorted(row['steps'])[1]:.3f}",
+            f"{row['raw_tokens_per_second']:,}", f"{row['peak_gib']:.1f}", f"{row['tflops'] / 766:.0%}",
+        ]
+        for row in rows
+    ]  # fmt: skip
+    assert len(table) == 8
+    assert all(row in recorded for row in table[1:])
+
+
 # ------------------------------------------------------------------------------------------------------------ features
 
 

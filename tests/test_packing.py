@@ -129,16 +129,12 @@ def test_a_pack_worked_out_by_hand():
         (2, 1),
     ]
     flash = pack.layout.flash
-    assert flash.prompts == 3
-    assert [part.tolist() if torch.is_tensor(part) else part for part in pack.layout.flash.itself] == [
-        [0, 2, 3, 5, 6]
-    ] * 2 + [2] * 2
-    assert [part.tolist() if torch.is_tensor(part) else part for part in flash.prompt] == [
+    assert [part.tolist() for part in (flash.itself, flash.queries, flash.keys)] == [
+        [0, 2, 3, 5, 6],
         [0, 2, 3],
         [0, 2, 3],
-        2,
-        2,
     ]
+    assert flash.sizes == [2, 2, 2, 3]
 
 
 def test_every_response_token_is_trained_whatever_it_is():
@@ -304,7 +300,7 @@ FLASH_CASES = {
 
 @pytest.mark.parametrize("case", FLASH_CASES)
 def test_two_sets_of_keys_merge_to_the_attention_over_both(case, monkeypatch):
-    """FlashAttention with kernels in plain Python against the blocks of SDPA: outputs and gradients in float64."""
+    """Flash attention with kernels in plain Python against the blocks of SDPA: outputs and gradients in float64."""
     monkeypatch.setattr(attention, "_flash_forward", plain_kernel)
     monkeypatch.setattr(attention, "_flash_backward", plain_kernel_backward)
     # the merge computes in float32 as on the GPU, so float64 shows its rounding and nothing else
@@ -315,16 +311,47 @@ def test_two_sets_of_keys_merge_to_the_attention_over_both(case, monkeypatch):
         for heads in (4, 2, 2, 4)
     )
     for scale in (None, 0.7):
-        found = attention.FlashAttention.apply(q, k, v, pack.layout.flash, scale)
+        found = attention.flash_attention(q, k, v, pack.layout.flash, scale)
         expected = attention.block_attention(q, k, v, pack.layout.blocks, scale)
         torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
         for a, b in zip(*(torch.autograd.grad(x, (q, k, v), grad) for x in (found, expected)), strict=True):
             torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_a_compiled_layer_contains_the_flash_kernels(checkpointing, monkeypatch):
+    """The operator of flash attention, with kernels in plain Python, goes into the code of a layer: one graph."""
+    monkeypatch.setattr(attention, "_flash_forward", plain_kernel)
+    monkeypatch.setattr(attention, "_flash_backward", plain_kernel_backward)
+    model, packs = (
+        small_model(),
+        [ragged_groups(i, prompts) for i, prompts in enumerate([(1, 2, 7, 5, 9, 3), (3, 30), (11, 8)])],
+    )
+
+    def run():
+        with packed(model):
+            logprobs = [token_logprobs(model, pack_samples(pack))[0] for pack in packs]
+            return logprobs, all_gradients(model, torch.stack([x.sin().sum() for x in logprobs]).sum())
+
+    expected, gradients = run()
+    monkeypatch.setattr(attention, "has_flash", lambda *_: True)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    fused.fuse_layers(model, backend="aot_eager")
+    if checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.train()
+    found, found_gradients = run()
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
+    assert_gradients_close(found_gradients, gradients)
+    assert not torch._dynamo.utils.counters["graph_break"]
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2  # of a layer and of the last norm
+
+
 def test_only_sixteen_bits_on_a_gpu_take_the_flash_kernels():
     for dtype in (torch.float32, torch.bfloat16):
-        assert not attention.has_flash(torch.zeros(1, 1, 8, dtype=dtype))
+        assert not attention.has_flash(torch.zeros(1, dtype=dtype), 8)
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -449,10 +476,10 @@ def test_bfloat16_on_a_gpu_equals_float32(cuda, monkeypatch, fuse, checkpointing
             )
 
     expected, expected_gradients = run(exact)
-    monkeypatch.setattr(attention, "has_flash", lambda q: False)
+    monkeypatch.setattr(attention, "has_flash", lambda *_: False)
     blocks, block_gradients = run(model)
     monkeypatch.undo()
-    assert attention.has_flash(torch.zeros(1, 4, 64, device=cuda, dtype=torch.bfloat16))
+    assert attention.has_flash(torch.zeros(1, device=cuda, dtype=torch.bfloat16), 64)
     if fuse:
         fused.fuse_layers(model)
     if checkpointing:
@@ -480,7 +507,7 @@ def test_flash_kernels_and_blocks_agree_on_a_gpu(cuda):
             for n in (heads, kv_heads, kv_heads, heads)
         )
         exact = [x.detach().float().requires_grad_() for x in (q, k, v)]
-        found = attention.FlashAttention.apply(q, k, v, pack.layout.flash, None)
+        found = attention.flash_attention(q, k, v, pack.layout.flash, None)
         expected = attention.block_attention(*exact, pack.layout.blocks, None)
         torch.testing.assert_close(found.float(), expected, atol=2e-2, rtol=2e-2)
         gradients = torch.autograd.grad(found, (q, k, v), grad)

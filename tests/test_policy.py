@@ -135,6 +135,51 @@ def test_a_loaded_policy_goes_on_like_the_saved_one(tmp_path):
     assert all(torch.equal(value, weights_of(loaded)[name]) for name, value in weights_of(policy).items())
 
 
+def test_moments_in_eight_bits_train_and_go_on_from_a_checkpoint(tmp_path):
+    """Of weights of at least 4,096 numbers (torchao). Close to plain AdamW, exact after loading."""
+    pytest.importorskip("torchao.optim")
+    samples = [make_sample(float(i), [5, 6], [7 + i, 2]) for i in range(3)]
+    assign_advantages(group_samples(samples))
+
+    def start(kind, folder=None):
+        model, tokenizer = load_model(str(folder)) if folder else tiny.build(0)
+        return make_policy("p", model, tokenizer, 9.0, adam_eps=1e-8, optimizer=kind)
+
+    def train(policy, steps=2):
+        policy.set_lr(1e-3)
+        for _ in range(steps):
+            update(policy, samples, objective())
+
+    with torch.compiler.set_stance("force_eager"):  # torchao compiles its step, which takes a minute here
+        plain, small = start("adamw"), start("adamw8bit")
+        for policy in (plain, small):
+            train(policy)
+        moved = [
+            torch.cat([(weights_of(p)[n] - w).flatten() for n, w in weights_of(start("adamw")).items()])
+            for p in (plain, small)
+        ]
+        assert torch.cosine_similarity(*moved, dim=0) > 0.98
+        kept = small.optimizer.state[small.model.model.layers[0].mlp.up_proj.weight]["exp_avg"]
+        assert kept.codes.dtype == torch.uint8
+
+        folder = save_checkpoint(tmp_path, 1, {"p": small}, {}, keep=1)
+        loaded = start("adamw8bit", folder / "p")
+        load_optimizers(folder, {"p": loaded})
+        for policy in (small, loaded):
+            train(policy, 1)
+        assert all(torch.equal(value, weights_of(loaded)[name]) for name, value in weights_of(small).items())
+        kept.scale[0] = float("nan")
+        with pytest.raises(FloatingPointError, match=r"exp_avg of model\.layers\.0\.mlp\.up_proj"):
+            small.check_finite()
+
+
+def test_eight_bits_without_torchao_say_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchao", None)
+    monkeypatch.setitem(sys.modules, "torchao.optim", None)
+    with pytest.raises(ImportError, match=r"--optimizer adamw8bit: .*pip install torchao"):
+        make_optimizer(torch.nn.Linear(2, 2), 1e-3, kind="adamw8bit")
+
+
 # ---------------------------------------------------------------------------------------------------------- checkpoints
 
 
