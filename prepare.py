@@ -276,7 +276,7 @@ def first_model(config: Config, task: Task, world: World) -> Load:
     else:
         device = "cpu" if config.model == "tiny" else config.device
         if world.main:
-            torch.backends.cuda.matmul.allow_tf32 = True  # noise is imitated, in float32: several times as fast
+            torch.set_float32_matmul_precision("high")  # noise is imitated: TF32 will do, and is several times as fast
             tiny.warm_start(
                 make_policy("warm start", model, tokenizer, config.lr, device),
                 task.level,
@@ -285,6 +285,7 @@ def first_model(config: Config, task: Task, world: World) -> Load:
                 seed=config.seed,
                 lr=3e-3 if config.model == "tiny" else 2e-5,
             )
+            torch.set_float32_matmul_precision("highest")
             model.to("cpu")  # type: ignore[arg-type]
         world.agree(model.parameters())  # all ranks start from the weights of rank 0
     return lambda name: (copy.deepcopy(model), tokenizer)
