@@ -1,20 +1,18 @@
 """Sampling with transformers: works everywhere, on a CPU too.
 
-A prompt goes through the model once, however many candidates and requests ask for it. Its responses share its keys and
-values, and what has ended leaves the batch.
+A prompt goes through the model once, however many candidates and requests ask for it. Its answers share its keys and
+values, and as long as they are the same their own as well. What has ended leaves the batch.
 
-Shapes: B slots, each a prompt with room for W responses; P tokens of the longest prompt, t of a response so far;
-H heads, G of them for keys and values, D head size; V vocabulary.
+Shapes: B prompts of at most P tokens; L answers that have not ended; n branches, answers that have begun alike, at most
+W of one prompt; t tokens of an answer so far; H heads, G of them for keys and values; D head size; V vocabulary.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -24,6 +22,8 @@ from transformers.masking_utils import AttentionMaskInterface
 from model.policy import Policy
 from sampling.engine import Weights, checked, engine_dtype, random_state_kept, uniforms
 from sampling.requests import Completion, Request
+
+MOST = 32  # answers that share one copy of their prompt: attention pads to the most branches of a prompt
 
 
 class TransformersEngine:
@@ -77,7 +77,7 @@ class TransformersEngine:
         batch: list[tuple[tuple[int, ...], list[int]]] = []
         used = 0
         for prompt in sorted(seeds, key=len):
-            most = max(1, (self.cache_tokens - len(prompt)) // self.max_tokens)
+            most = min(MOST, max(1, (self.cache_tokens - len(prompt)) // self.max_tokens))
             for first in range(0, len(seeds[prompt]), most):
                 part = seeds[prompt][first : first + most]
                 answers = (used := used + len(part)) * self.max_tokens
@@ -91,62 +91,55 @@ class TransformersEngine:
     def _sample(
         self, batch: Sequence[tuple[tuple[int, ...], list[int]]], temperature: float, top_p: float
     ) -> list[Completion]:
-        """One answer for every seed, in order."""
+        """One answer for every seed, in order.
+
+        Answers to one prompt that have begun alike are one branch, and the model computes each branch once.
+        """
         device = self.policy.device
-        counts = np.array([len(seeds) for _, seeds in batch])
-        total = int(counts.sum())
-        owner, row = (torch.from_numpy(x).to(device) for x in slots_for(counts))  # (B,), (B, W)
-        cache = Cache()
-        logits, lengths = self._read([prompt for prompt, _ in batch], cache)  # (prompts, V), (prompts,)
-        cache.keep(owner)
-        logits, lengths = logits[owner].repeat_interleave(row.shape[1], 0), lengths[owner]  # (B * W, V), (B,)
+        logits, lengths, cache = self._read([prompt for prompt, _ in batch])  # (n, V), (prompts,)
+        prompt = torch.arange(len(batch), device=device)  # (n,) of each branch: at first there is one to each prompt
+        seeds = [seed for _, part in batch for seed in part]
+        live = torch.arange(len(seeds), device=device)  # (L,) answers that have not ended
+        branch = prompt.repeat_interleave(torch.tensor([len(part) for _, part in batch], device=device))  # (L,)
 
         stops = torch.tensor(sorted(self.policy.stop_ids), device=device)
-        room = (self.context - lengths).clamp(max=self.max_tokens)[:, None]  # (B, 1)
-        every_seed = [seed for _, seeds in batch for seed in seeds] + [0]  # the last row is nobody's
-        noise = torch.from_numpy(uniforms(every_seed, self.max_tokens)).to(device)  # no state that rows would share
-        tokens = torch.zeros(total + 1, self.max_tokens, dtype=torch.long, device=device)
-        logps = torch.zeros(total + 1, self.max_tokens, device=device)
-        ends = torch.zeros(total + 1, dtype=torch.long, device=device)
-        alive = row < total
+        room = (self.context - lengths).clamp(max=self.max_tokens)
+        noise = torch.from_numpy(uniforms(seeds, self.max_tokens)).to(device)  # no state that answers would share
+        tokens = torch.zeros(len(seeds), self.max_tokens, dtype=torch.long, device=device)
+        logps = torch.zeros(len(seeds), self.max_tokens, device=device)
+        ends = torch.zeros(len(seeds), dtype=torch.long, device=device)
         for t in range(int(room.max())):
-            flat = row.flatten()
-            token, logp = choose(logits, noise[flat, t], temperature, top_p)
-            tokens[flat, t], logps[flat, t], ends[row[alive]] = token, logp, t + 1
-            token = token.view_as(row)
-            alive = alive & ~torch.isin(token, stops) & (t + 1 < room)
-            live = int(alive.sum())
-            if not live:
+            token, logp = choose(logits, noise[live, t], temperature, top_p, branch)
+            tokens[live, t], logps[live, t], ends[live] = token, logp, t + 1
+            goes_on = ~torch.isin(token, stops) & (t + 1 < room[prompt[branch]])
+            live, token, branch = live[goes_on], token[goes_on], branch[goes_on]
+            if not len(live):
                 break
-            if 2 * live <= alive.numel():
-                kept = alive.any(1).nonzero()[:, 0]  # (B',)
-                places = alive[kept].byte().argsort(dim=1, descending=True, stable=True)[:, : int(alive.sum(1).max())]
-                cache.keep(kept, places)
-                lengths, room = lengths[kept], room[kept]
-                row, token, alive = (x[kept].gather(1, places) for x in (row, token, alive))  # (B', W')
-            logits = self._decode(token, lengths + t, cache)
-        stopped = torch.isin(tokens.gather(1, (ends[:, None] - 1).clamp(min=0)), stops)[:, 0]
-        columns = (x[:total].tolist() for x in (tokens, logps, ends, stopped))
+            beginnings, branch = torch.unique(branch * logits.shape[1] + token, return_inverse=True)
+            parent, token = (
+                beginnings // logits.shape[1],
+                beginnings % logits.shape[1],
+            )  # (n,) still in order of prompts
+            prompt = prompt[parent]
+            cache.follow(parent)
+            logits = self._logits(self._hidden(token[:, None], (lengths[prompt] + t)[:, None], cache)[:, 0])
+        stopped = torch.isin(tokens.gather(1, ends[:, None] - 1), stops)[:, 0]
+        columns = (x.tolist() for x in (tokens, logps, ends, stopped))
         return [
             Completion(ids[:end], logp[:end], "stop" if stop else "length")
             for ids, logp, end, stop in zip(*columns, strict=True)
         ]
 
-    def _read(self, prompts: list[tuple[int, ...]], cache: Cache) -> tuple[Tensor, Tensor]:
-        """Prompts through the model: logits of what comes next (prompts, V), lengths (prompts,)."""
+    def _read(self, prompts: list[tuple[int, ...]]) -> tuple[Tensor, Tensor, Cache]:
+        """Prompts through the model: logits of what comes next (prompts, V), lengths (prompts,), keys and values."""
         device = self.policy.device
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
         longest = int(lengths.max())
         ids = torch.tensor([[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts], device=device)
         positions = torch.arange(longest, device=device).expand_as(ids)
-        cache.padding = positions >= lengths[:, None]  # after a prompt, where its own tokens do not look
+        cache = Cache(positions >= lengths[:, None])  # padding comes after a prompt, where its own tokens do not look
         hidden = self._hidden(ids, positions, cache)
-        return self._logits(hidden[torch.arange(len(prompts), device=device), lengths - 1]), lengths
-
-    def _decode(self, token: Tensor, position: Tensor, cache: Cache) -> Tensor:
-        """One more token (B, W) at its position (B,): logits (B * W, V)."""
-        positions = position[:, None].expand_as(token).reshape(-1, 1)
-        return self._logits(self._hidden(token.reshape(-1, 1), positions, cache)[:, 0])
+        return self._logits(hidden[torch.arange(len(prompts), device=device), lengths - 1]), lengths, cache
 
     def _hidden(self, ids: Tensor, positions: Tensor, cache: Cache) -> Tensor:
         return self.model.model(input_ids=ids, position_ids=positions, use_cache=False, layout=cache).last_hidden_state
@@ -155,61 +148,55 @@ class TransformersEngine:
         return self.model.lm_head(hidden).float()
 
 
-def slots_for(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Lay out so many answers to each prompt in slots of one width: (B,) prompt of a slot, (B, W) row of each answer.
-
-    A prompt with more answers than the width takes several slots. Rows are numbered prompt by prompt; places that are
-    left over get the number of rows.
-    """
-    width = min(range(1, counts.max() + 1), key=lambda w: (-(-counts // w)).sum() * (w + 1))  # + 1: reading a prompt
-    slots = -(-counts // width)
-    owner = np.arange(len(counts)).repeat(slots)
-    start = counts.cumsum() - counts
-    within = np.arange(len(owner)) - (slots.cumsum() - slots)[owner]  # which slot of its prompt
-    row = (start[owner] + within * width)[:, None] + np.arange(width)
-    return owner, np.where(row < (start + counts)[owner, None], row, counts.sum())
-
-
-@dataclass
 class Cache:
-    """Keys and values of every layer: those of prompts once, and those of the responses to them."""
+    """Keys and values of every layer: of each prompt once, and of each branch, the same beginning of some answers."""
 
-    prompts: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # layer -> (B, G, P, D) keys, values
-    answers: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # layer -> (B, W, G, t, D)
-    padding: Tensor = torch.empty(0)  # (B, P) True after the end of a prompt
+    def __init__(self, padding: Tensor):
+        self.padding = padding  # (B, P) True after the end of a prompt
+        self.prompts: dict[int, tuple[Tensor, Tensor]] = {}  # layer -> keys and values (B, G, P, D)
+        self.answers: dict[int, tuple[Tensor, Tensor]] = {}  # layer -> keys and values (n, G, t, D)
+        self.slot = torch.arange(len(padding), device=padding.device)  # (n,) which of the B prompts, in order
 
-    def keep(self, slots: Tensor, places: Tensor | None = None) -> None:
-        """Go on with these slots (B',), and in each with these of its responses (B', W')."""
-        self.prompts = {i: (k[slots], v[slots]) for i, (k, v) in self.prompts.items()}
-        self.padding = self.padding[slots]
-        if places is not None:
-            where = slots[:, None], places
-            self.answers = {i: (k[where], v[where]) for i, (k, v) in self.answers.items()}
+    def follow(self, parent: Tensor) -> None:
+        """Go on with new branches, from the branch that each of them comes from (n,), in order."""
+        self.answers = {layer: (k[parent], v[parent]) for layer, (k, v) in self.answers.items()}
+        self.slot = self.slot[parent]
+        used, slot = torch.unique_consecutive(self.slot, return_inverse=True)
+        if 2 * len(used) <= len(self.padding):  # prompts whose answers have ended leave
+            self.prompts = {layer: (k[used], v[used]) for layer, (k, v) in self.prompts.items()}
+            self.padding, self.slot = self.padding[used], slot
+        # branches of one prompt read its keys together: where each of them is in a table (B, W)
+        counts = torch.bincount(self.slot, minlength=len(self.padding))
+        numbers = torch.arange(len(parent), device=parent.device)
+        self.column = numbers - (counts.cumsum(0) - counts)[self.slot]  # (n,)
+        self.table = numbers.new_zeros(len(self.padding), int(counts.max()))  # where there is none: the first branch
+        self.table[self.slot, self.column] = numbers
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor:
-        """Attention of one layer: q (rows, H, T, D), k and v (rows, G, T, D) -> (rows, T, H, D).
+        """Attention of one layer: q (n, H, T, D), k and v (n, G, T, D) -> (n, T, H, D).
 
-        First the prompts, a row each, then one token for each response.
+        First come the prompts, then one token for each branch.
         """
         if layer not in self.prompts:
             self.prompts[layer] = k, v
             return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True).transpose(1, 2)
-        (rows, heads, _, size), groups = q.shape, k.shape[1]
-        slots, length = self.prompts[layer][0].shape[::2]
-        width, share = rows // slots, heads // groups
-        k, v = (x.view(slots, width, groups, 1, size) for x in (k, v))
+        (n, heads, _, size), groups = q.shape, k.shape[1]
         if layer in self.answers:
-            k, v = (torch.cat(pair, 3) for pair in zip(self.answers[layer], (k, v), strict=True))
+            k, v = (torch.cat(pair, 2) for pair in zip(self.answers[layer], (k, v), strict=True))
         self.answers[layer] = k, v
-        q = q.reshape(slots, width, groups, share, size) * (size**-0.5 if scale is None else scale)
-        together = q.transpose(1, 2).reshape(slots, groups, width * share, size)  # all that look at the same prompt
+        q = q.reshape(n, groups, heads // groups, size) * (size**-0.5 if scale is None else scale)
         keys, values = self.prompts[layer]
-        scores = (together @ keys.mT).view(slots, groups, width, share, length).transpose(1, 2)
-        scores = scores.masked_fill(self.padding[:, None, None, None], -torch.inf)
-        weights = torch.cat([scores, q @ k.mT], -1).softmax(-1, torch.float32).to(v.dtype)
-        prompt = weights[..., :length].transpose(1, 2).reshape(slots, groups, width * share, length) @ values
-        out = prompt.view(slots, groups, width, share, size).transpose(1, 2) + weights[..., length:] @ v
-        return out.reshape(rows, 1, heads, size)
+        scores = self._with_prompts(q, keys.mT).masked_fill(self.padding[self.slot][:, None, None], -torch.inf)
+        weights = torch.cat([scores, q @ k.mT], -1).softmax(-1, torch.float32).to(v.dtype)  # (n, G, H/G, P + t)
+        length = keys.shape[2]
+        out = self._with_prompts(weights[..., :length], values) + weights[..., length:] @ v
+        return out.reshape(n, 1, heads, size)
+
+    def _with_prompts(self, x: Tensor, y: Tensor) -> Tensor:
+        """The product of each branch with its prompt's matrix: x (n, G, H/G, a), y (B, G, a, b) -> (n, G, H/G, b)."""
+        slots, width = self.table.shape
+        together = x[self.table].transpose(1, 2).reshape(slots, x.shape[1], width * x.shape[2], x.shape[3])
+        return (together @ y).view(slots, x.shape[1], width, x.shape[2], -1)[self.slot, :, self.column]
 
 
 def cached_attention(
@@ -225,19 +212,26 @@ AttentionInterface.register("cached", cached_attention)
 AttentionMaskInterface.register("cached", lambda *args, **kwargs: None)
 
 
-def choose(logits: Tensor, noise: Tensor, temperature: float, top_p: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Sample by inverse CDF: logits (B, V), one uniform number a row (B,) -> token ids (B,), their log-probs (B,)."""
+def choose(
+    logits: Tensor, noise: Tensor, temperature: float, top_p: float = 1.0, row: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Sample by inverse CDF: logits (n, V), one uniform number an answer (L,) -> token ids (L,), their log-probs (L,).
+
+    `row` (L,): whose logits each answer is drawn from; by default one answer from each.
+    """
     logps = (logits / (temperature or 1.0)).log_softmax(-1)
     if top_p < 1:  # a token stays if those that are likelier have less than top_p together
         ordered, places = logps.sort(-1, descending=True)
         before = ordered.exp().cumsum(-1) - ordered.exp()
         out = (before >= top_p).gather(-1, places.argsort(-1))
         logps = logps.masked_fill(out, -torch.inf).log_softmax(-1)
+    row = torch.arange(len(logits), device=logits.device) if row is None else row
     if temperature == 0:
-        token = logits.argmax(-1)
+        token = logits.argmax(-1)[row]
     else:
         cdf = logps.exp().cumsum(-1)
-        total = cdf[:, -1:]
-        last = torch.searchsorted(cdf, total.contiguous())  # the last token with any probability
-        token = torch.searchsorted(cdf, (noise[:, None] * total).to(cdf.dtype), right=True).minimum(last)[:, 0]
-    return token, logps.gather(-1, token[:, None])[:, 0]
+        last = torch.searchsorted(cdf, cdf[:, -1:].contiguous())[row]  # the last token with any probability
+        cdf = cdf[row]
+        target = (noise[:, None] * cdf[:, -1:]).to(cdf.dtype)
+        token = torch.searchsorted(cdf, target, right=True).minimum(last)[:, 0]
+    return token, logps[row, token]
