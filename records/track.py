@@ -1,4 +1,4 @@
-"""What is logged, also in TensorBoard, wandb or trackio. Their packages are imported only for a run that asks for one."""
+"""What is logged, also in TensorBoard, wandb or trackio, whose packages are imported only when they are asked for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def make_tracker(name: str, run: Path, options: dict[str, Any], step: int) -> Tr
 
 def _tensorboard(run: Path, step: int) -> Track:
     """Event files in the run folder. Points that a resumed run makes again are marked as void."""
-    writer = import_module("torch.utils.tensorboard").SummaryWriter(str(run / "tensorboard"), purge_step=step and step + 1)
+    writer = import_module("torch.utils.tensorboard").SummaryWriter(
+        str(run / "tensorboard"), purge_step=step and step + 1
+    )
 
     def log(row: Mapping[str, float], step: int) -> None:
         for key, value in row.items():

@@ -37,13 +37,21 @@ from envs import (
     stages,
 )
 from tasks.from_options import HELD_OUT_SEEDS, list_options, parse_pairs
-from tasks.registry import in_one_line, task_class
+from tasks.registry import in_one_line
 
 SEEDS = (0, 1, HELD_OUT_SEEDS + 2)  # levels that are played; those of evaluations have numbers of 42 bits
 TURNS, LAST = 4, 40  # turns with all kinds of answers, and turns until a level should have ended
 SECONDS = 15.0  # for all of it; a slow environment is played for a shorter time
 SLOW = {"step": 0.1, "reset": 0.1, "observe": 0.01, "copy": 0.01}  # seconds of one call
-TEXTS = ("", "no answer", "#### [1, 2]", r"\boxed{1}", "```python\nprint(1)\n```", "x" * 5000, "word " * 500)
+TEXTS: tuple[str, ...] = (
+    "",
+    "no answer",
+    "#### [1, 2]",
+    r"\boxed{1}",
+    "```python\nprint(1)\n```",
+    "x" * 5000,
+    "word " * 500,
+)
 TEXTS += ("0", "-1", "1 2 3 4 5 6 7 8 9", "99999999999999999999", "nan", "inf", "²", "{}", "%s", "é\u2028\n\t😀\x00")
 ON = " on the answer "
 ROLES = ("system", "user", "assistant")  # what chat templates know
@@ -128,7 +136,8 @@ def _repeats(make: Callable[[], Env], seed: int) -> Iterator[str]:
 
 def _elsewhere(env: Env, task: str) -> Iterator[str]:
     """A process in which texts have other hashes, and so sets another order, makes the same levels."""
-    code = "import sys, tasks.check as c; c.task_class(sys.argv[1]); print(c.digest(c.pickle.load(sys.stdin.buffer)))"
+    code = "import pickle, sys; from tasks.check import digest; from tasks.registry import task_class; "
+    code += "task_class(sys.argv[1]); print(digest(pickle.load(sys.stdin.buffer)))"
     paths = os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
     for seed in "1", "2":
         others = {**os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": seed}
@@ -241,7 +250,7 @@ def _candidate(env: Env, agent: str, text: str) -> Iterator[str]:
             return
         seconds = min(seconds, time.perf_counter() - start)
         if _state(env) != state or _view(env) != before:
-            yield "copy shares state with the original: stepping the copy changed it (a list or dict needs copy.deepcopy)"
+            yield "copy shares state with the original: stepping the copy changed it (lists and dicts: copy.deepcopy)"
             return
     reward = rewards[0]
     if not isinstance(reward, Reward):

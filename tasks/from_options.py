@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import inspect
 import json
+from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from inspect import Parameter
 from typing import Any, get_args, get_type_hints
 
 from envs import Env, make_env, problems, task_class
 from records.values import fits, in_words, nearest
 from tasks.data import check_disjoint
+from tasks.registry import located
 
 HELD_OUT_SEEDS = 2**41  # training seeds lie below 2**40
 HELD_OUT = 200  # held-out levels when no number is given
@@ -84,8 +87,8 @@ def make_task(
 
 def questions(task: str, env: Env) -> list[str]:
     """The texts by which problems are told apart. ValueError when a task that reads data does not show them."""
-    texts = [p if isinstance(p, str) else getattr(p, "question", None) for p in problems(env) or ()]
-    if not texts or not all(isinstance(text, str) for text in texts):
+    texts: list[str] = [p if isinstance(p, str) else getattr(p, "question", "") for p in problems(env) or ()]
+    if not texts or not all(isinstance(text, str) and text for text in texts):
         raise ValueError(
             f"--task {task} reads data: it needs the attribute `problems`, a list of texts or of objects with a text "
             "`question`, which shows that no held-out problem is a training one"
@@ -104,6 +107,31 @@ def list_options(task: str, defaults: Mapping[str, Any] | None = None) -> str:
     """The --env-options of a task with their defaults, as they would be given."""
     values = {name: parameter.default for name, parameter in env_options(task).items()} | dict(defaults or {})
     return " ".join(f"{name}={_written(value)}" for name, value in values.items()) or "none"
+
+
+def task_words(task: str, pairs: Sequence[str], data: str, eval_data: str) -> tuple[str, ...]:
+    """A task as options of train.py, which any folder understands; none for plan_path as it is."""
+    words = [] if task == "plan_path" else ["--task", located(task)]
+    words += ["--env-options", *pairs] if pairs else []
+    words += ["--data", data] if data else []
+    return (*words, *(["--eval-data", eval_data] if eval_data else []))
+
+
+@cache
+def agents_of(words: Sequence[str], workflow: str) -> tuple[str, ...]:
+    """The agents of the task in these options of train.py (plan_path without); none if it lacks the workflow."""
+    parser = ArgumentParser(add_help=False)
+    parser.add_argument("--task", default="plan_path")
+    parser.add_argument("--env-options", nargs="+", default=[])
+    parser.add_argument("--data")
+    given, _ = parser.parse_known_args(words)
+    options = parse_pairs(given.task, given.env_options) | ({"data": given.data} if given.data else {})
+    try:
+        return make_env(given.task, workflow, **options).agents
+    except ValueError:
+        if workflow == "mas":
+            raise
+        return ()
 
 
 def parse_pairs(task: str, pairs: Sequence[str]) -> dict[str, Any]:

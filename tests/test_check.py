@@ -255,7 +255,7 @@ class PaysText(Fine):
 
 
 class ReadsDigits(Fine):
-    """"²".isdigit() is True, and int("²") raises."""
+    """ "²".isdigit() is True, and int("²") raises."""
 
     def step(self, agent, text):
         if text.isdigit():
