@@ -40,6 +40,7 @@ OTHER_OPTIONS = {"--shutdown-timeout", "--nproc-per-node", "--nnodes", "--write"
 OPTIONS_OF_PAGE = {  # of torchrun, srun and the scripts of benchmarks/
     "gpu.md": {"--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--kill-on-bad-exit", "--nodes", "--ntasks-per-node"}
     | {"--gpus-per-node", "--groups", "--candidates", "--budget", "--shape", "--repeats"},
+    "your_team.md": {"--logdir", "--served-model-name"},  # of TensorBoard and vLLM
     "README.md": {"--no-deps", "--extra-index-url"},  # of pip
     "CONTRIBUTING.md": {"--check"},  # of ruff
 }
