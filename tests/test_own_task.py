@@ -1,9 +1,6 @@
 """A class of one's own on the command lines: from any folder, with data, with max_turns, in every command."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,9 +9,9 @@ import evaluate
 import experiments
 import train
 from options import parse
+from tasks import check
 from tasks.from_options import list_options, make_task, parse_pairs
 
-ROOT = Path(__file__).parent.parent
 QUIZ = '''
 import json
 
@@ -88,20 +85,17 @@ def test_data_and_turns_reach_a_class_that_takes_them(folder, capsys):
 
 
 @pytest.mark.parametrize("spelling", ["quiz.py:Quiz", "quiz:Quiz"])
-def test_from_any_folder(folder, spelling):
-    """A file beside the working directory, whose neighbour it imports; evaluated from another folder."""
-    command = [sys.executable, str(ROOT / "train.py"), "--task", spelling, "--data", "train.jsonl"]
-    options = [*SMALL.split(), "--eval-data", str(folder / "test.jsonl"), "--output-dir", str(folder / "run")]
-    done = subprocess.run([*command, *options], cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    there = folder if ":" in spelling and ".py" not in spelling else folder.parent
-    evaluate_it = [sys.executable, str(ROOT / "evaluate.py"), str(folder / "run")]
-    done = subprocess.run(evaluate_it, cwd=there, capture_output=True, text=True, check=False)
-    assert done.stdout.splitlines()[-1].startswith("success "), done.stderr[-2000:]
-    check = [sys.executable, "-m", "tasks.check", spelling, "--data", "train.jsonl"]
-    there = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(check, cwd=folder, env=there, capture_output=True, text=True, check=False)
-    assert done.stdout == f"options: hint=none weight=1\n{spelling}: no mistake found\n", done.stderr[-2000:]
+def test_from_any_folder(folder, spelling, monkeypatch, capsys):
+    """A class in the working directory, whose file imports its neighbour; a file is found again from elsewhere."""
+    monkeypatch.chdir(folder)
+    data = ["--data", "train.jsonl", "--eval-data", str(folder / "test.jsonl")]
+    train.main(["--task", spelling, *data, *SMALL.split(), "--output-dir", str(folder / "run")])
+    monkeypatch.chdir(folder if spelling == "quiz:Quiz" else folder.parent)
+    evaluate.main([str(folder / "run")])
+    assert "(n=3, se " in capsys.readouterr().out.splitlines()[-1]
+    monkeypatch.chdir(folder)
+    check.main([spelling, "--data", "train.jsonl"])
+    assert capsys.readouterr().out == f"options: hint=none weight=1\n{spelling}: no mistake found\n"
 
 
 def refused(folder, *options):
