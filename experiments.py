@@ -1,17 +1,17 @@
-"""The paper's table of methods and its ablations with the built-in default (tiny model, plan_path), on CPU cores only.
+"""The paper's table of methods and its ablations with the tiny model on plan_path or another task, on CPU cores only.
 
     python experiments.py --quick                 main rows and a few ablations, 2 seeds: within 30 minutes on 2 cores
     python experiments.py                         everything, 3 seeds
     python experiments.py --jobs 50 --time-limit 500      the same on a large machine that you have for only minutes
+    python experiments.py --quick --task file.py:Class      the rows that a task of your own has
     python experiments.py --report-only           rebuild table and figure from the existing runs
 
-Every training is a single-threaded `train.py` process with its own folder under --output-dir. Repeat the command to
-continue after a stop: finished runs are kept, unfinished ones resume. At the end, or at --time-limit with the results
-so far, `experiments.md`, `experiments.svg` and `experiments.json` are written there.
+Every training is a single-threaded `train.py` with its own folder under --output-dir. Repeat the command to continue
+after a stop: finished runs are kept, unfinished ones resume. At the end, or at --time-limit, `experiments.md`,
+`experiments.svg` and `experiments.json` are written there.
 
-Equal budgets: a training step samples at most BUDGET candidates, environments * agents * turns * K, whatever the row
-(less when environments are solved early; the table has the measured mean). Every row is the greedy success on the same
-held-out levels, played with TURNS turns and no tree, so the rows differ by what was trained and by nothing else.
+Equal budgets: a step samples at most BUDGET candidates, environments * agents * turns * K, whatever the row (less when
+environments are solved early). Every row is the greedy success on the same held-out levels, played with TURNS turns.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from tqdm import tqdm
 from records.command import parse_args
 from records.reading import nearest_folder, read_object
 from records.results import Method, collect, learning_curve, machine, play_path, run_folder, table
+from tasks.from_options import agents_of, task_words
 
 AGENTS, TURNS, CANDIDATES, ENVS = 2, 6, 8, 32
 BUDGET = ENVS * AGENTS * TURNS * CANDIDATES  # candidates a step at most
@@ -148,13 +149,14 @@ class Plan:
     seeds: tuple[int, ...]
     steps: int
     quick: bool = False
+    task: tuple[str, ...] = ()  # options of train.py that say which task; none: plan_path
 
     def save(self) -> Plan:
         """Save the plan in the folder; returns it with the seeds of earlier commands added."""
         before = Plan.load(self.folder).seeds if (self.folder / "plan.json").exists() else ()
         plan = replace(self, seeds=tuple(sorted({*before, *self.seeds})))
         self.folder.mkdir(parents=True, exist_ok=True)
-        content = {"seeds": plan.seeds, "steps": plan.steps, "quick": plan.quick}
+        content = {"seeds": plan.seeds, "steps": plan.steps, "quick": plan.quick, "task": plan.task}
         (self.folder / "plan.json").write_text(json.dumps(content), encoding="utf-8")
         return plan
 
@@ -165,12 +167,16 @@ class Plan:
             hint = nearest_folder(folder, "plan.json")
             raise FileNotFoundError(f"{folder} holds no experiments (no plan.json): run them first{hint}")
         content = read_object(folder / "plan.json", ("seeds", "steps", "quick"))
-        return cls(folder, tuple(content["seeds"]), content["steps"], content["quick"])
+        task = content.get("task", ())
+        return cls(folder, tuple(content["seeds"]), content["steps"], content["quick"], tuple(task))
 
     @property
     def sections(self) -> dict[str, list[Method]]:
-        """Rows of the table by heading."""
-        return {"Methods": MAIN, "Ablations": [row for row in ABLATIONS if row.quick or not self.quick]}
+        """Rows of the table by heading, without those that need roles or a workflow that the task does not have."""
+        agents, alone = (agents_of(self.task, workflow) for workflow in ("mas", "single"))
+        here = [row for row in [*MAIN, *ABLATIONS] if {*row.team} <= {*agents} and (alone or "single" not in row.label)]
+        more = [row for row in here if row in ABLATIONS and (row.quick or not self.quick)]
+        return {"Methods": [row for row in here if row in MAIN], "Ablations": more}
 
     @property
     def rows(self) -> list[Method]:
@@ -203,9 +209,11 @@ class Job:
     def options(self) -> list[str]:
         """The command line of train.py (without --resume)."""
         kind = TRAININGS[self.name]
-        sizes = f"--envs-per-step {kind.envs} --max-turns {kind.turns} --num-candidates {kind.candidates}"
+        agents = len(agents_of(self.plan.task, "mas")) if kind.agents == AGENTS else 1
+        envs = max(1, kind.envs * kind.agents // agents)
+        sizes = f"--envs-per-step {envs} --max-turns {kind.turns} --num-candidates {kind.candidates}"
         run = ["--steps", str(self.plan.steps), "--seed", str(self.seed), "--output-dir", str(self.folder)]
-        return [*COMMON.split(), *sizes.split(), *kind.options.split(), *run]
+        return [*COMMON.split(), *self.plan.task, *sizes.split(), *kind.options.split(), *run]
 
     @property
     def finished(self) -> bool:
@@ -322,7 +330,8 @@ def play_teams(plan: Plan, parallel: int) -> None:
         (plan.folder / "plays").mkdir(exist_ok=True)
         context = multiprocessing.get_context("spawn")  # a forked torch may hang
         with ProcessPoolExecutor(min(parallel, len(tasks)), context) as pool:
-            futures = [pool.submit(play_team, sources, str(path), COMMON.split()) for sources, path in tasks]
+            words = [*COMMON.split(), *plan.task]
+            futures = [pool.submit(play_team, sources, str(path), words) for sources, path in tasks]
             for future in tqdm(futures, "teams of checkpoints"):
                 future.result()
 
@@ -398,6 +407,10 @@ def parse(argv: Sequence[str] | None) -> tuple[Plan, argparse.Namespace]:
     parser.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: cores)")
     parser.add_argument("--time-limit", type=float, metavar="SECONDS", help="stop the trainings then (default: never)")
     parser.add_argument("--output-dir", metavar="DIR", help="default: runs/experiments (quick: runs/experiments-quick)")
+    parser.add_argument("--task", default="plan_path", metavar="NAME", help="as in train.py (default: plan_path)")
+    parser.add_argument("--env-options", nargs="+", default=[], metavar="KEY=VALUE", help="as in train.py")
+    for option in ("--data", "--eval-data"):
+        parser.add_argument(option, metavar="FILE", help="as in train.py")
     parser.add_argument("--report-only", action="store_true", help="train nothing, only rewrite table and figure")
     options = parse_args(parser, argv, LIMITS)
     options.seeds = options.seeds or ([0, 1] if options.quick else [0, 1, 2])
@@ -405,8 +418,10 @@ def parse(argv: Sequence[str] | None) -> tuple[Plan, argparse.Namespace]:
     options.jobs = options.jobs or os.cpu_count() or 1
     if len(set(options.seeds)) < len(options.seeds):
         parser.error(f"--seeds {' '.join(map(str, options.seeds))}: each once")
-    folder = Path(options.output_dir or ("runs/experiments-quick" if options.quick else "runs/experiments"))
-    return Plan(folder, tuple(options.seeds), options.steps, options.quick), options
+    name = "" if options.task == "plan_path" else f"-{options.task.rpartition(':')[2]}"
+    folder = Path(options.output_dir or f"runs/experiments{name}{'-quick' * options.quick}")
+    task = task_words(options.task, options.env_options, options.data, options.eval_data)
+    return Plan(folder, tuple(options.seeds), options.steps, options.quick, task), options
 
 
 def main(argv: Sequence[str] | None = None) -> None:

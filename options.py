@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import sys
 import time
 from argparse import ArgumentParser, HelpFormatter
 from collections.abc import Sequence
@@ -20,10 +21,13 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import torch
 
 from envs import TASKS
+from model.tiny import BOARDS
 from records.folder import read_sealed
 from records.reading import nearest_folder
 from records.values import fits, in_words, nearest
 from sampling.ablations import METHODS
+from tasks.from_options import list_options
+from tasks.registry import located
 from update import UpdateConfig
 
 # defaults that depend on the model: (for the tiny model, for any other)
@@ -48,11 +52,11 @@ class TaskOptions:
     workflow: str = "mas"
     """mas (several agents), single, or ensemble (math)"""
     env_options: list[str] = field(default_factory=list, metadata={"metavar": "KEY=VALUE"})
-    """options of the task, for instance rows=6 tool=python"""
+    """options of the task, for instance rows=6 (--task NAME --help lists them)"""
     data: str = field(default="", metadata={"metavar": "FILE"})
-    """training problems of math and code: a file or a hub id"""
+    """training problems, for tasks that read them: a file or a hub id"""
     eval_data: str = field(default="", metadata={"metavar": "FILE"})
-    """held-out problems of math and code"""
+    """held-out problems, for the same tasks"""
     max_turns: int = 6
     """T, turns of an environment"""
     sandbox: Literal["auto", "require", "rlimit"] = "auto"
@@ -145,6 +149,8 @@ class RunOptions:
     """checkpoints to keep"""
     trees: int = 2
     """environments per step that are recorded for report.py"""
+    track: Literal["none", "tensorboard", "wandb", "trackio"] = "none"
+    """log the numbers there too"""
 
 
 @dataclass
@@ -177,6 +183,17 @@ def make_parser() -> ArgumentParser:
                 if name not in (*NOT_OPTIONS, *known):
                     group.add_argument("--" + name.replace("_", "-"), **settings)
     return parser
+
+
+def add_task_options(parser: ArgumentParser, argv: Sequence[str]) -> None:
+    """Show the --env-options of the task that is named in `argv` at the end of the help."""
+    named = ArgumentParser(add_help=False, allow_abbrev=False)
+    named.add_argument("--task")
+    named.add_argument("--model", default="tiny")
+    given = named.parse_known_args(argv)[0]
+    if given.task:
+        defaults = BOARDS.get(given.task, {}) if given.model == "tiny" else {}
+        parser.add_argument_group(f"--env-options of {given.task}", list_options(given.task, defaults))
 
 
 def arguments_of(cls: type) -> dict[str, dict[str, Any]]:
@@ -213,8 +230,10 @@ def arguments_of(cls: type) -> dict[str, dict[str, Any]]:
 
 def parse(argv: Sequence[str] | None = None) -> tuple[Config, UpdateConfig]:
     """Options from the command line. Raises ValueError on options that do not exist or do not fit together."""
-    parser = make_parser()
-    arguments, unknown = parser.parse_known_args(argv)
+    parser, words = make_parser(), sys.argv[1:] if argv is None else list(argv)
+    if {"-h", "--help"} & set(words):
+        add_task_options(parser, words)
+    arguments, unknown = parser.parse_known_args(words)
     if unknown:
         raise ValueError(f"{unknown[0]}: no such option{nearest(unknown[0], list(parser._option_string_actions))}")
     values = vars(arguments)
@@ -243,7 +262,9 @@ def parse(argv: Sequence[str] | None = None) -> tuple[Config, UpdateConfig]:
     if config.resume and not config.output_dir:
         raise ValueError("--resume needs --output-dir, the folder of the run to continue")
     if not config.output_dir:
-        config.output_dir = f"runs/{re.sub(r'[^A-Za-z0-9_]+', '-', config.task)}-{time.strftime('%Y%m%d-%H%M%S')}"
+        name = re.sub(r"[^A-Za-z0-9_]+", "-", Path(config.task).name)
+        config.output_dir = f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    config.task = located(config.task)
     config.device = config.device or default_device()
     if config.device not in ("cpu", "cuda"):
         raise ValueError(f"--device {config.device}: cpu or cuda (CUDA_VISIBLE_DEVICES says which GPUs)")
@@ -290,6 +311,9 @@ def all_options(config: Config, objective: UpdateConfig) -> dict[str, Any]:
     return {**asdict(config), "update": asdict(objective)}
 
 
+UNTIED = ("steps", "resume", "output_dir", "device", "placement", "track")  # options that a resumed run may change
+
+
 def check_run_folder(config: Config, objective: UpdateConfig) -> None:
     """A new run needs a folder without a run; a resumed run needs its old options (except how long and where)."""
     saved = Path(config.output_dir) / "config.json"
@@ -304,7 +328,7 @@ def check_run_folder(config: Config, objective: UpdateConfig) -> None:
         hint = nearest_folder(saved.parent, "config.json")
         raise ValueError(f"--resume: {config.output_dir} holds no run (no config.json){hint}")
     old = read_config(saved.parent)
-    same = replace(config, **{name: old[name] for name in ("steps", "resume", "output_dir", "device", "placement")})
+    same = replace(config, **{name: old[name] for name in UNTIED})
     now, then = ({**options.pop("update"), **options} for options in (all_options(same, objective), old))
     for name, value in now.items():
         if then.get(name) != value:

@@ -28,6 +28,7 @@ from records.checkpoint import latest_checkpoint, load_optimizers, read_state, s
 from records.folder import locked, write_sealed
 from records.log import Log, on_main, say
 from records.stop import Stop, Stopped, how_to_go_on, speaks
+from records.track import make_tracker
 from records.values import fits, in_words
 from rollout import Evaluation, evaluate
 from sampling.engine import Engine
@@ -124,8 +125,10 @@ def set_up(config: Config, objective: UpdateConfig, world: World, stop: Stop) ->
         if not fits(state.get("before"), float):
             raise ValueError(f"{checkpoint / 'state.json'}: 'before' has to be {in_words(float)}")
     task = task_of(config)
-    if config.task not in TASKS and (mistakes := check(task.training.copy)):
+    if config.task not in TASKS and (mistakes := check(task.training.copy, config.task)):
         raise ValueError(f"--task {config.task}: {mistakes[0]} (python -m tasks.check {config.task} lists all)")
+    done = state["step"] if checkpoint else 0
+    track = on_main(world, lambda: make_tracker(config.track, folder, all_options(config, objective), done))
     pool, agents = scoring_pool(config, task), task.training.agents
     check_references(config, task, world)
     if config.warm_start and can_be_imitated(task.training) and not checkpoint:
@@ -136,7 +139,7 @@ def set_up(config: Config, objective: UpdateConfig, world: World, stop: Stop) ->
     team = make_team(config, agents, world, load)
     log = Log(
         folder, world, config.steps, agents, list(team.homes), team.decode, config.trees,
-        lambda step, env: task.level(training_seed(config, step, env)), task.held_out_level,
+        lambda step, env: task.level(training_seed(config, step, env)), task.held_out_level, track,
     )  # fmt: skip
     run = Run(config, objective, team, task, pool, log, stop=stop)
     log.say(f"{team.describe()}; agents act in the order {', '.join(agents)}")
@@ -159,8 +162,9 @@ def task_of(config: Config, training: bool = True) -> Task:
     """The task of a run, or only its held-out levels."""
     defaults = tiny.BOARDS.get(config.task, {}) if config.model == "tiny" else {}
     return make_task(
-        config.task, config.workflow, config.env_options, config.data, config.eval_data, defaults, training
-    )
+        config.task, config.workflow, config.env_options, config.data, config.eval_data, defaults, training,
+        config.max_turns,
+    )  # fmt: skip
 
 
 def scoring_pool(config: Config, task: Task) -> Executor | None:

@@ -23,6 +23,7 @@ from records.checkpoint import append_row, cut_log, write_text
 from records.groups import group_row
 from records.metrics import alarms, step_line, transcript
 from records.reading import read_object
+from records.track import Track
 from records.trees import most_interesting, tree_rows
 from rollout import Decode, Evaluation, Rollout
 
@@ -53,16 +54,17 @@ class Log:
     """The logs of a run folder and its lines on the console.
 
     `policies` and `agents` are names, in the order they are shown; `trees` environments of each step are recorded.
-    `level(step, env)` and `held_out(number)` make the environments of a step and those of the evaluations again.
+    `level(step, env)` and `held_out(number)` make the environments of a step and those of the evaluations again;
+    `track` gets the numbers too.
     """
 
     def __init__(
         self, run: Path, world: World, steps: int, agents: Sequence[str], policies: Sequence[str], decode: Decode,
-        trees: int, level: Callable[[int, int], Env], held_out: Callable[[int], Env],
+        trees: int, level: Callable[[int, int], Env], held_out: Callable[[int], Env], track: Track | None = None,
     ):  # fmt: skip
         self.run, self.world, self.steps, self.trees = run, world, steps, trees
         self.agents, self.policies, self.decode = tuple(agents), list(policies), decode
-        self.level, self.held_out = level, held_out
+        self.level, self.held_out, self.track = level, held_out, track or (lambda row, step: None)
         self.sessions: list[dict[str, Any]] = []  # commands that worked on this run
 
     def progress(self, first: int) -> Iterator[int]:
@@ -127,6 +129,7 @@ class Log:
             return
         append_row(self.run / "metrics.jsonl", row)
         append_row(self.run / "timing.jsonl", {"step": row["step"], **seconds})
+        self.track(row | seconds, row["step"] + 1)
         append_row(self.run / "groups.jsonl", groups)
         for tree in trees:
             append_row(self.run / "trees.jsonl", tree)
@@ -141,6 +144,7 @@ class Log:
         if self.world.main:
             row = {"step": step, "success": result.success, "se": result.se, "n": result.n, "turns": result.turns}
             append_row(self.run / "evaluations.jsonl", {**row, "formats": result.formats})
+            self.track({f"held-out/{name}": value for name, value in row.items() if name != "step"}, step)
             if self.trees:
                 for board in board_rows(result.episodes, step, self.decode, self.held_out):
                     append_row(self.run / "boards.jsonl", board)

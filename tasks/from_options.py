@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import inspect
 import json
+from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from inspect import Parameter
 from typing import Any, get_args, get_type_hints
 
 from envs import Env, make_env, problems, task_class
 from records.values import fits, in_words, nearest
 from tasks.data import check_disjoint
+from tasks.registry import located
 
 HELD_OUT_SEEDS = 2**41  # training seeds lie below 2**40
 HELD_OUT = 200  # held-out levels when no number is given
-ELSEWHERE = ("self", "workflow", "data", "problems")  # parameters of a task that are no --env-options
+ELSEWHERE = ("self", "workflow", "data", "problems", "max_turns")  # parameters of a task that are no --env-options
 LARGEST = 1e9  # number in an option: whatever is larger is a slip
 
 
@@ -47,18 +51,27 @@ def make_task(
     eval_data: str = "",
     defaults: Mapping[str, Any] | None = None,
     training: bool = True,
+    max_turns: int = 0,
 ) -> Task:
     """The task of a run; `pairs` are KEY=VALUE, `defaults` apply where they say nothing.
 
-    `training=False`: only the held-out levels are needed, and --data may be missing. Raises ValueError on options that
-    the task does not have and on questions that are in both sets.
+    `training=False`: only the held-out levels are needed, and --data may be missing. `max_turns` goes to a constructor
+    that takes it. Raises ValueError on options that the task does not have, and unless the held-out problems are new.
     """
     options = {**(defaults or {}), **parse_pairs(task, pairs)}
-    if "data" not in inspect.signature(task_class(task)).parameters:
+    takes = inspect.signature(task_class(task)).parameters
+    if max_turns and "max_turns" in takes:
+        options["max_turns"] = max_turns
+    if "data" not in takes:
         if data or eval_data:
             given = f"--data {data}" if data else f"--eval-data {eval_data}"
-            raise ValueError(f"{given}: --task {task} makes its levels itself and reads no data")
+            raise ValueError(f"{given}: --task {task} reads no data (its constructor takes no `data`)")
         env = make_env(task, workflow, **options)
+        if problems(env) is not None:
+            raise ValueError(
+                f"--task {task}: it has a fixed set of problems, and held-out ones must be others: let its constructor "
+                "take `data`, a file, and give it two with --data and --eval-data"
+            )
         return Task(env, env)
     for option, value in (("--data", data or not training), ("--eval-data", eval_data)):
         if not value:
@@ -68,8 +81,57 @@ def make_task(
         return Task(held_out, held_out)
     made = Task(make_env(task, workflow, data=data, **options), held_out)
     sets = {"--data": made.training, "--eval-data": made.held_out}
-    check_disjoint({option: [p.question for p in problems(env) or ()] for option, env in sets.items()})
+    check_disjoint({option: questions(task, env) for option, env in sets.items()})
     return made
+
+
+def questions(task: str, env: Env) -> list[str]:
+    """The texts by which problems are told apart. ValueError when a task that reads data does not show them."""
+    texts: list[str] = [p if isinstance(p, str) else getattr(p, "question", "") for p in problems(env) or ()]
+    if not texts or not all(isinstance(text, str) and text for text in texts):
+        raise ValueError(
+            f"--task {task} reads data: it needs the attribute `problems`, a list of texts or of objects with a text "
+            "`question`, which shows that no held-out problem is a training one"
+        )
+    return texts
+
+
+def env_options(task: str) -> dict[str, Parameter]:
+    """The parameters of a task's constructor that are --env-options."""
+    named = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    parameters = inspect.signature(task_class(task)).parameters
+    return {name: p for name, p in parameters.items() if name not in ELSEWHERE and p.kind in named}
+
+
+def list_options(task: str, defaults: Mapping[str, Any] | None = None) -> str:
+    """The --env-options of a task with their defaults, as they would be given."""
+    values = {name: parameter.default for name, parameter in env_options(task).items()} | dict(defaults or {})
+    return " ".join(f"{name}={_written(value)}" for name, value in values.items()) or "none"
+
+
+def task_words(task: str, pairs: Sequence[str], data: str, eval_data: str) -> tuple[str, ...]:
+    """A task as options of train.py, which any folder understands; none for plan_path as it is."""
+    words = [] if task == "plan_path" else ["--task", located(task)]
+    words += ["--env-options", *pairs] if pairs else []
+    words += ["--data", data] if data else []
+    return (*words, *(["--eval-data", eval_data] if eval_data else []))
+
+
+@cache
+def agents_of(words: Sequence[str], workflow: str) -> tuple[str, ...]:
+    """The agents of the task in these options of train.py (plan_path without); none if it lacks the workflow."""
+    parser = ArgumentParser(add_help=False)
+    parser.add_argument("--task", default="plan_path")
+    parser.add_argument("--env-options", nargs="+", default=[])
+    parser.add_argument("--data")
+    given, _ = parser.parse_known_args(words)
+    options = parse_pairs(given.task, given.env_options) | ({"data": given.data} if given.data else {})
+    try:
+        return make_env(given.task, workflow, **options).agents
+    except ValueError:
+        if workflow == "mas":
+            raise
+        return ()
 
 
 def parse_pairs(task: str, pairs: Sequence[str]) -> dict[str, Any]:
@@ -78,22 +140,23 @@ def parse_pairs(task: str, pairs: Sequence[str]) -> dict[str, Any]:
     ValueError naming the pair: of an option that the task does not have, of a value of the wrong kind, given twice.
     """
     make: Any = task_class(task)
-    parameters = inspect.signature(make).parameters
-    known = {name: parameter for name, parameter in parameters.items() if name not in ELSEWHERE}
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    known = env_options(task)
+    takes_any = any(p.kind is Parameter.VAR_KEYWORD for p in inspect.signature(make).parameters.values())
     try:
         kinds = get_type_hints(make.__init__)
-    except NameError:  # an annotation that only a type checker understands
+    except (NameError, AttributeError, TypeError):  # an annotation that only a type checker understands
         kinds = {}
+    kinds = {name: _kind(parameter.default) for name, parameter in known.items()} | kinds
     options: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals:
             raise ValueError(f"--env-options {pair}: write KEY=VALUE")
         if name in ELSEWHERE or (name not in known and not takes_any):
-            own = " ".join(f"{key}={_written(parameter.default)}" for key, parameter in known.items())
             hint = nearest(name, list(known))
-            raise ValueError(f"--env-options {pair}: {task} has no such option{hint}; it has {own}")
+            if name in ("workflow", "data", "max_turns"):
+                hint = f" (there is --{name.replace('_', '-')})"
+            raise ValueError(f"--env-options {pair}: {task} has no such option{hint}; it has {list_options(task)}")
         if name in options:
             raise ValueError(f"--env-options {pair}: {name} is given twice")
         options[name] = value = _read(text, kinds.get(name))
@@ -102,6 +165,12 @@ def parse_pairs(task: str, pairs: Sequence[str]) -> dict[str, Any]:
         if isinstance(value, (int, float)) and not -LARGEST <= value <= LARGEST:
             raise ValueError(f"--env-options {pair:.80}: at most {LARGEST:g}")
     return options
+
+
+def _kind(default: Any) -> Any:
+    """What an option without an annotation has to be: any number where the default is one."""
+    kind = type(default)
+    return {int: float, float: float, bool: bool, str: str}.get(kind)
 
 
 def _read(text: str, kind: Any) -> Any:

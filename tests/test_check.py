@@ -172,6 +172,186 @@ class Halfway(Fine):
         return 1.0
 
 
+class NeverStarts(Fine):
+    def reset(self, seed):
+        return super().reset(7)
+
+
+class NeedsSmallSeeds(Fine):
+    def reset(self, seed):
+        np.random.RandomState(seed)
+        return super().reset(seed)
+
+
+class LeavesItsLog(Fine):
+    def __init__(self):
+        self.log = []
+        self.reset(0)
+
+    def reset(self, seed):
+        log = self.log
+        super().reset(seed)
+        self.log = log
+        return self
+
+
+class CountsLooks(Fine):
+    """What `observe` changes is not in the prompt, but the reward depends on it."""
+
+    looks = 0
+
+    def observe(self, agent):
+        self.looks += 1
+        return super().observe(agent)
+
+    def step(self, agent, text):
+        return Reward(super().step(agent, text).team, 1 / self.looks)
+
+
+class ShowsItsOwnList(Fine):
+    """`observe` returns the list that every copy appends to."""
+
+    def reset(self, seed):
+        super().reset(seed)
+        self.key, self.messages = lambda: seed, [{"role": "user", "content": f"say {self.number}"}]
+        return self
+
+    def observe(self, agent):
+        return self.messages
+
+    def step(self, agent, text):
+        self.messages.append({"role": "user", "content": text})
+        return super().step(agent, text)
+
+
+class NamesTheRole(Fine):
+    def observe(self, agent):
+        return [{"role": agent, "content": f"{self.number}"}]
+
+
+class SaysNothing(Fine):
+    def observe(self, agent):
+        return [{"role": "system", "content": f"{self.number}"}, {"role": "user", "content": " "}]
+
+
+class PaysByTheWord(Fine):
+    def step(self, agent, text):
+        return Reward(super().step(agent, text).team, len(text.split()) / 100)
+
+
+class PaysLoose(Fine):
+    def step(self, agent, text):
+        return Reward(super().step(agent, text).team, -0.5)
+
+
+class PaysInfinite(Fine):
+    def step(self, agent, text):
+        return Reward(super().step(agent, text).team, float("inf"))
+
+
+class PaysText(Fine):
+    def step(self, agent, text):
+        return Reward(super().step(agent, text).team, "0.5")
+
+
+class ReadsDigits(Fine):
+    """ "²".isdigit() is True, and int("²") raises."""
+
+    def step(self, agent, text):
+        if text.isdigit():
+            int(text)
+        return super().step(agent, text)
+
+
+class ReadsNumbers(Fine):
+    """max and min let NaN through."""
+
+    def step(self, agent, text):
+        try:
+            value = min(max(float(text), 0.0), 1.0)
+        except ValueError:
+            value = 0.0
+        return Reward(super().step(agent, text).team, value)
+
+
+class CopiesNothing(Fine):
+    def copy(self):
+        return None
+
+
+class CopiesSlowly(Fine):
+    def copy(self):
+        time.sleep(0.02)
+        return super().copy()
+
+
+class LooksSlowly(Fine):
+    def observe(self, agent):
+        time.sleep(0.02)
+        return super().observe(agent)
+
+
+class SolvedGoesOn(Fine):
+    def step(self, agent, text):
+        reward = super().step(agent, text)
+        self.done = self.done and not self.solved
+        return reward
+
+
+class LosesARole(Fine):
+    def step(self, agent, text):
+        reward = super().step(agent, text)
+        self.agents = ("ann",)
+        return reward
+
+
+class BadInfo(Fine):
+    def step(self, agent, text):
+        return Reward(super().step(agent, text).team, 0.5, None)
+
+
+class LargeInfo(Fine):
+    def step(self, agent, text):
+        return Reward(super().step(agent, text).team, 0.5, {"words": 7.0})
+
+
+class NoSeed(Fine):
+    number, log, done, solved = 1, (), False, False
+
+    def __init__(self):
+        pass
+
+    def reset(self):
+        return self
+
+
+class NoMethod(Fine):
+    observe = None
+
+
+class Draws(Fine):
+    def render(self):
+        return ["a", "list"]
+
+
+class BadNoise(Fine):
+    def noisy_answer(self, rng, good):
+        return self.number
+
+
+class SharesTheClass(Fine):
+    """A list of the class is one list for all levels."""
+
+    said: list = []  # noqa: RUF012
+
+    def observe(self, agent):
+        return [{"role": "user", "content": f"{self.number} {len(self.said)}"}]
+
+    def step(self, agent, text):
+        self.said.append(text)
+        return super().step(agent, text)
+
+
 MISTAKES = [
     (SharesALog, "copy shares state"),
     (PaysTwo, "reward local of ann is 2.0"),
@@ -191,10 +371,40 @@ MISTAKES = [
     (CannotTravel, "cannot be pickled"),
     (TakesItsTime, "set slow_scoring = True"),
     (IsItsOwnCopy, "independent twin"),
-    (Raises, "KeyError: 'missing' (step, line"),
+    (Raises, "step of ann raised KeyError: 'missing' (step, line"),
+    (NeverStarts, "20 seeds give the same level"),
+    (NeedsSmallSeeds, "ValueError: Seed must be between 0 and 2**32 - 1 (reset, line"),
+    (LeavesItsLog, "what an earlier level left"),
+    (CountsLooks, "another result the second time"),
+    (ShowsItsOwnList, "copy shares state"),
+    (NamesTheRole, "has a message of the role 'ann'"),
+    (SaysNothing, "has no message of the user"),
+    (PaysByTheWord, "reward local of ann is 5.0"),
+    (PaysLoose, "reward local of ann is -0.5"),
+    (PaysInfinite, "reward local of ann is inf"),
+    (PaysText, "reward local of ann is '0.5'"),
+    (ReadsDigits, "raised ValueError: invalid literal for int() with base 10: '²'"),
+    (ReadsNumbers, "reward local of ann is nan"),
+    (CopiesNothing, "independent twin"),
+    (CopiesSlowly, "copy took 0.0"),
+    (LooksSlowly, "observe took 0.0"),
+    (SolvedGoesOn, "solved is True but done is not"),
+    (LosesARole, "agents changed from ('ann', 'bob')"),
+    (BadInfo, "info of a reward must be a dict"),
+    (LargeInfo, "the reward words of ann is 7.0"),
+    (NoSeed, "TypeError: NoSeed.reset() got an unexpected keyword argument 'seed'"),
+    (NoMethod, "no method observe"),
+    (Draws, "render must return a text, not list"),
+    (BadNoise, "noisy_answer must return a text, not int"),
+    (SharesTheClass, "copy shares state"),
     (Progresses, "progress is 0.5 where solved is True"),
     (Halfway, "progress is 1.0 where solved is False"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch):
+    monkeypatch.setattr("tasks.check.SECONDS", 1.0)
 
 
 def test_nothing_is_wrong_with_a_fine_one():
@@ -218,12 +428,15 @@ def test_our_tasks_have_no_mistake(task, workflow, options, tmp_path):
     assert check(env.copy) == []
 
 
-def test_the_command(tmp_path):
+def source_of_fine():
     source = Path(__file__).read_text(encoding="utf-8")
     fine = source[source.index("class Fine") : source.index("class SharesALog")]
-    imports = "import numpy as np\n\nfrom envs import Reward\n\n\n"
-    (tmp_path / "fine.py").write_text(imports + fine)
-    (tmp_path / "bad.py").write_text(imports + fine.replace("Reward(float(self.solved), 0.5)", "Reward(2.0, 0.5)"))
+    return f"import numpy as np\n\nfrom envs import Reward\n\n\n{fine}"
+
+
+def test_the_command(tmp_path):
+    (tmp_path / "fine.py").write_text(source_of_fine())
+    (tmp_path / "bad.py").write_text(source_of_fine().replace("Reward(float(self.solved), 0.5)", "Reward(2.0, 0.5)"))
     command = [sys.executable, "-m", "tasks.check"]
     good, bad = (
         subprocess.run([*command, f"{tmp_path / file}:Fine"], cwd=ROOT, capture_output=True, text=True)
@@ -232,3 +445,32 @@ def test_the_command(tmp_path):
     assert (good.returncode, good.stdout.endswith("no mistake found\n")) == (0, True), good.stderr
     assert bad.returncode == 1
     assert "the reward team of ann is 2.0, not a number from 0 to 1" in bad.stdout
+
+
+@pytest.mark.parametrize("wrong", [True, False])
+def test_levels_that_depend_on_the_process_are_named(tmp_path, wrong):
+    """Texts have other hashes in every process, and sets of them another order."""
+    level = "np.random.default_rng(seed).integers(5)"
+    source = source_of_fine().replace(level, "hash(str(seed)) % 50" if wrong else level)
+    (tmp_path / "fine.py").write_text(source)
+    found = check(lambda: make_env(f"{tmp_path}/fine.py:Fine"), f"{tmp_path}/fine.py:Fine")
+    assert [problem[:36] for problem in found] == ["another process makes another level "] * wrong
+
+
+def test_a_raising_step_is_named_once_and_the_rest_too():
+    class Both(Fine):
+        def step(self, agent, text):
+            if text.startswith("x"):
+                raise RuntimeError("two\nlines")
+            return Reward(2.0, 0.5)
+
+    found = check(Both)
+    assert sum("raised RuntimeError: two lines" in problem for problem in found) == 2  # one for each agent
+    assert any("reward team of bob is 2.0" in problem for problem in found)
+
+
+def test_a_slow_environment_is_not_checked_for_long(monkeypatch):
+    monkeypatch.setattr("tasks.check.SECONDS", 0.5)
+    start = time.monotonic()
+    assert any("set slow_scoring" in problem for problem in check(TakesItsTime))
+    assert time.monotonic() - start < 20

@@ -1071,7 +1071,7 @@ def test_a_board_that_no_agent_sees_is_drawn_for_the_player(monkeypatch, capsys)
 def test_a_program_is_one_answer(monkeypatch, capsys):
     sandbox = fake_sandbox(monkeypatch, stdout="#### [U]")
     program = "```python\nx = 1\n\nprint('#### [U]')\n```\n"
-    played(["sokoban", "--tool", "python"], program + plan("U"), monkeypatch, capsys)
+    played(["sokoban", "tool=python"], program + plan("U"), monkeypatch, capsys)
     assert sandbox.seen == [("x = 1\n\nprint('#### [U]')\n", "")]
 
 

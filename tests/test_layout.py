@@ -24,14 +24,14 @@ FLOORS = (
         "distributed.world",
         "distributed.shard",
     },
-    {"rollout", "tasks", "model"},
+    {"rollout", "tasks", "model", "examples"},
     {"update", "sampling", "records", "distributed"},
     {"options", "prepare"},
     COMMANDS,
 )
 APART = ("rollout", "tasks", "model")  # the rooms of the second floor do not know each other
 ALGORITHM = ("train", "grouping", "rollout", "update", "envs")
-WITHOUT_TORCH = ("grouping", "envs", "rollout", "sampling.requests", "tasks")
+WITHOUT_TORCH = ("grouping", "envs", "rollout", "sampling.requests", "tasks", "examples")
 
 
 def modules():

@@ -1,0 +1,208 @@
+"""A class of one's own on the command lines: from any folder, with data, with max_turns, in every command."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import evaluate
+import experiments
+import train
+from options import parse
+from tasks import check
+from tasks.from_options import list_options, make_task, parse_pairs
+
+QUIZ = '''
+import json
+
+from envs import Reward
+from words import HELLO
+
+
+class Quiz:
+    """Answer a question of a file within a number of turns."""
+
+    agents, simultaneous, done, solved = ("ann", "bob"), False, False, False
+
+    def __init__(self, data: str, max_turns: int = 2, hint="none", weight=1):
+        self.problems = [json.loads(line)["question"] for line in open(data)]
+        self.max_turns, self.hint, self.weight = max_turns, hint, weight
+
+    def reset(self, seed):
+        self.question, self.left = self.problems[seed % len(self.problems)], self.max_turns
+        self.done = self.solved = False
+        return self
+
+    def observe(self, agent):
+        return [{"role": "user", "content": f"{HELLO} {agent}, {self.question}, {self.left} left"}]
+
+    def step(self, agent, text):
+        if self.done:
+            return Reward(0.0, 0.0)
+        self.left -= agent == "bob"
+        self.solved = text == self.question
+        self.done = self.solved or not self.left
+        return Reward(float(self.solved), 0.5)
+
+    def copy(self):
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        return twin
+'''
+SMALL = "--steps 1 --envs-per-step 2 --num-candidates 2 --warm-start 0 --eval-envs 9 --max-turns 3 --device cpu"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "quiz.py").write_text(QUIZ)
+    (tmp_path / "words.py").write_text("HELLO = 'hello'\n")
+    for name, numbers in (("train", range(4)), ("test", range(4, 7))):
+        (tmp_path / f"{name}.jsonl").write_text("".join(f'{{"question": "number {n}"}}\n' for n in numbers))
+    return tmp_path
+
+
+def task(folder):
+    return [
+        "--task",
+        f"{folder}/quiz.py:Quiz",
+        "--data",
+        f"{folder}/train.jsonl",
+        "--eval-data",
+        f"{folder}/test.jsonl",
+    ]
+
+
+def test_data_and_turns_reach_a_class_that_takes_them(folder, capsys):
+    run = folder / "run"
+    train.main([*task(folder), *SMALL.split(), "--output-dir", str(run)])
+    out = capsys.readouterr().out
+    assert "hello ann, number" in out
+    assert ", 3 left" in out
+    (row,) = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert row["turns"] <= 3
+    evaluate.main([str(run)])
+    assert "(n=3, se " in capsys.readouterr().out.splitlines()[-1]  # each held-out problem once
+
+
+@pytest.mark.parametrize("spelling", ["quiz.py:Quiz", "quiz:Quiz"])
+def test_from_any_folder(folder, spelling, monkeypatch, capsys):
+    """A class in the working directory, whose file imports its neighbour; a file is found again from elsewhere."""
+    monkeypatch.chdir(folder)
+    data = ["--data", "train.jsonl", "--eval-data", str(folder / "test.jsonl")]
+    train.main(["--task", spelling, *data, *SMALL.split(), "--output-dir", str(folder / "run")])
+    monkeypatch.chdir(folder if spelling == "quiz:Quiz" else folder.parent)
+    evaluate.main([str(folder / "run")])
+    assert "(n=3, se " in capsys.readouterr().out.splitlines()[-1]
+    monkeypatch.chdir(folder)
+    check.main([spelling, "--data", "train.jsonl"])
+    assert capsys.readouterr().out == f"options: hint=none weight=1\n{spelling}: no mistake found\n"
+
+
+def refused(folder, *options):
+    with pytest.raises(SystemExit) as exit_:
+        train.main([*SMALL.split(), "--output-dir", str(folder / "run"), *map(str, options)])
+    assert not (folder / "run" / "metrics.jsonl").exists()
+    return str(exit_.value.code)
+
+
+def test_held_out_problems_are_never_training_problems(folder):
+    both = [
+        "--task",
+        f"{folder}/quiz.py:Quiz",
+        "--data",
+        f"{folder}/train.jsonl",
+        "--eval-data",
+        f"{folder}/train.jsonl",
+    ]
+    assert "'--data' and '--eval-data' overlap; both contain the question 'number 0'" in refused(folder, *both)
+    assert "needs --eval-data" in refused(folder, *both[:4])
+    assert "needs --data" in refused(folder, *both[:2])
+
+
+def test_data_that_nobody_can_compare_are_refused(folder):
+    for problems in ("_hidden", "problems = [7]\n        self.other"):
+        (folder / f"quiz{len(problems)}.py").write_text(
+            QUIZ.replace("self.problems", f"self.{problems}", 1).replace(
+                "problems[seed % len(self.problems)]", "question_of(seed)"
+            )
+        )
+        message = refused(folder, "--task", f"{folder}/quiz{len(problems)}.py:Quiz", *task(folder)[2:])
+        assert "needs the attribute `problems`" in message
+
+
+def test_data_for_a_class_that_takes_none_and_a_fixed_set_without_data_are_refused(folder):
+    plain = QUIZ.replace("data: str, ", "").replace("open(data)", '[\'{"question": "a"}\', \'{"question": "b"}\']')
+    (folder / "plain.py").write_text(plain)
+    (folder / "free.py").write_text(plain.replace("self.problems", "self.words"))
+    free, plain = (f"{folder}/{name}.py:Quiz" for name in ("free", "plain"))
+    assert "its constructor takes no `data`" in refused(folder, "--task", free, *task(folder)[2:])
+    assert "its constructor takes no `data`" in refused(folder, "--task", free, "--eval-data", "x.jsonl")
+    assert "let its constructor take `data`" in refused(folder, "--task", plain)
+    assert make_task(free, "mas", max_turns=5).training.max_turns == 5
+
+
+def test_options_are_read_from_the_signature(folder):
+    name = f"{folder}/quiz.py:Quiz"
+    assert list_options(name) == "hint=none weight=1"
+    assert parse_pairs(name, ["hint=5", "weight=0.5"]) == {"hint": "5", "weight": 0.5}
+    for pair, words in (
+        ("weigth=2", "(did you mean weight?); it has hint=none weight=1"),
+        ("weight=much", "weight has to be a number"),
+        ("max_turns=3", "(there is --max-turns)"),
+        ("data=x", "(there is --data)"),
+    ):
+        with pytest.raises(ValueError) as error:  # noqa: PT011
+            parse_pairs(name, [pair])
+        assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--task sokoban", "--env-options of sokoban:\n  tool=direct rows=6 cols=6 boxes=1 max_moves=8"),
+        ("--task sokoban --model gpt2", "rows=6 cols=6 boxes=1 max_moves=200"),
+        ("--task=plan_path", "tool=direct rows=4 cols=4 blocks=0.25 max_moves=2 view=cells"),
+        ("--task {}/quiz.py:Quiz", "  hint=none weight=1"),
+        ("--task math", "  split=train config=null timeout=10.0"),
+    ],
+)
+def test_help_lists_the_options_of_a_task(folder, capsys, options, words):
+    for argv in ([*options.format(folder).split(), "--help"], ["-h", *options.format(folder).split()]):
+        with pytest.raises(SystemExit) as exit_:
+            train.main(argv)
+        assert exit_.value.code == 0
+        assert words in capsys.readouterr().out
+
+
+def test_help_without_a_task_lists_none_and_an_unknown_task_is_named(capsys):
+    with pytest.raises(SystemExit):
+        train.main(["--help"])
+    assert "--env-options of" not in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="unknown task 'chess'"):
+        train.main(["--task", "chess", "--help"])
+
+
+def test_a_run_folder_is_named_after_the_class(folder):
+    config, _ = parse(task(folder))
+    assert config.output_dir.startswith("runs/quiz-py-Quiz-")
+    assert config.task == f"{folder}/quiz.py:Quiz"
+
+
+def test_the_experiments_of_another_task_are_the_rows_that_it_has(folder):
+    plan, _ = experiments.parse(["--quick", *task(folder), "--env-options", "weight=2"])
+    assert plan.folder == Path("runs/experiments-Quiz-quick")
+    labels = [row.label for row in plan.rows]
+    assert "MAS + GRPO" in labels
+    assert not [label for label in labels if "single" in label or "roles" in label]
+    options = plan.jobs[0].options
+    assert options[options.index("--env-options") :][:2] == ["--env-options", "weight=2"]
+    config, _ = parse(options)
+    assert (config.task, config.data) == (f"{folder}/quiz.py:Quiz", f"{folder}/train.jsonl")
+    whole, board = (experiments.parse(argv)[0] for argv in (["--quick"], ["--quick", "--task", "sudoku"]))
+    assert [row.label for row in board.rows] == [row.label for row in whole.rows]
+    assert "--task" not in whole.jobs[0].options
+
+
+def test_a_file_that_raises_is_named_with_its_line(folder):
+    (folder / "quiz.py").write_text("import json\n\nx = 1 / 0\n")
+    assert "ZeroDivisionError: division by zero (<module>, line 3 of quiz.py)" in refused(folder, *task(folder))

@@ -1,0 +1,85 @@
+"""--track: what is logged reaches TensorBoard's own reader, and wandb's and trackio's calls (a fake module)."""
+
+import json
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+import train
+from records.track import make_tracker
+
+ROOT = Path(__file__).parent.parent
+SMALL = "--envs-per-step 2 --num-candidates 2 --max-turns 1 --warm-start 1 --eval-envs 2 --save-every 1 --device cpu"
+
+
+def rows(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def trained(folder, steps, *options):
+    train.main([*SMALL.split(), "--steps", str(steps), "--output-dir", str(folder), *options])
+
+
+def curves(folder):
+    """TensorBoard's own reading: name -> {step: value}."""
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    events = reader.EventAccumulator(str(folder / "tensorboard"))
+    events.Reload()
+    return {tag: {e.step: e.value for e in events.Scalars(tag)} for tag in events.Tags()["scalars"]}
+
+
+def test_tensorboard_reads_what_was_logged_and_what_a_resumed_run_adds(tmp_path):
+    pytest.importorskip("tensorboard")
+    trained(tmp_path, 2, "--track", "tensorboard")
+    trained(tmp_path, 3, "--track", "tensorboard", "--resume")
+    found, logged = curves(tmp_path), rows(tmp_path / "metrics.jsonl")
+    for name in ("solved", "planner/reward", "tool_user/local", "groups/dead_share", "lr"):
+        assert found[name] == pytest.approx({row["step"] + 1: row[name] for row in logged}, rel=1e-6)
+    held_out = {row["step"]: row["success"] for row in rows(tmp_path / "evaluations.jsonl")}
+    assert found["held-out/success"] == pytest.approx(held_out)
+    assert len(found["step_s"]) == 3
+    assert not {"step", "groups/per_turn", "formats"} & found.keys()
+
+
+def test_points_that_are_made_again_are_void(tmp_path):
+    pytest.importorskip("tensorboard")
+    for first, steps, value in ((0, (1, 2, 3), 0.5), (1, (2,), 0.75)):
+        track = make_tracker("tensorboard", tmp_path, {}, first)
+        for step in steps:
+            track({"solved": value, "name": "x"}, step)
+    assert curves(tmp_path) == {"solved": {1: 0.5, 2: 0.75}}
+
+
+@pytest.mark.parametrize("name", ["wandb", "trackio"])
+def test_wandb_and_trackio_get_the_same_numbers(tmp_path, monkeypatch, name):
+    calls: list = []
+    fake = types.ModuleType(name)
+    fake.init = lambda **given: calls.append(given)
+    fake.log = lambda row, step: calls.append((step, row))
+    monkeypatch.setitem(sys.modules, name, fake)
+    trained(tmp_path / "run", 1, "--track", name)
+    (start, (first, before), (second, row), (third, after)) = calls
+    assert (start["project"], start["name"], start["resume"]) == ("at-grpo", "run", "allow")
+    assert start["config"]["task"] == "plan_path"
+    assert start.get("id") == ("run" if name == "wandb" else None)
+    assert (first, second, third) == (0, 1, 1)
+    assert before.keys() == after.keys() == {"held-out/success", "held-out/se", "held-out/n", "held-out/turns"}
+    (logged,) = rows(tmp_path / "run" / "metrics.jsonl")
+    assert row["planner/reward"] == logged["planner/reward"]
+    assert all(isinstance(value, float) for value in row.values())
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])
+def test_a_missing_package_is_named_before_anything_is_trained(tmp_path, monkeypatch, name):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard" if name == "tensorboard" else name, None)
+    with pytest.raises(SystemExit, match=rf"train.py: error: --track {name}: .*pip install {name}"):
+        trained(tmp_path, 1, "--track", name)
+    assert not (tmp_path / "metrics.jsonl").exists()
+
+
+def test_nothing_is_imported_that_nobody_asked_for():
+    code = "import train, sys; sys.exit(bool({'tensorboard', 'wandb', 'trackio'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
