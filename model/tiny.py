@@ -32,6 +32,7 @@ from model.policy import Policy
 
 GOOD = 0.1  # share of good moves in the noise that is imitated
 PACK = 16384  # tokens in one forward pass of the warm start
+WARM_LEVELS = 12  # in one step of the warm start
 WARM_SEEDS = 3 * 2**40  # levels of the warm start: never those of training or evaluation
 
 SPECIAL = ["<|pad|>", "<|unknown|>", "<|user|>", "<|assistant|>", "<|end|>"]
@@ -144,7 +145,7 @@ def warm_start(
     with packed(policy.model):
         for _ in range(steps):
             samples = []
-            for _ in range(32):
+            for _ in range(WARM_LEVELS):
                 env = level(int(rng.integers(2**31)) + WARM_SEEDS)
                 for agent, messages, text in noisy_examples(env, rng, turns):
                     ids = [*policy.tokenizer(text, add_special_tokens=False).input_ids, end]
