@@ -22,11 +22,12 @@ from envs import TASKS, can_be_imitated, problems, slow_scoring
 from model import tiny
 from model.loading import load_model
 from model.policy import Policy, make_policy
-from options import Config, all_options, check_run_folder, parse, parse_policies
+from options import Config, all_options, check_run_folder, parse, parse_policies, read_config
 from records.boards import LEVELS
 from records.checkpoint import latest_checkpoint, load_optimizers, read_state, save_checkpoint
 from records.folder import locked, write_sealed
 from records.log import Log, on_main, say
+from records.parts import by_policy, part_of_run, sources_of
 from records.stop import Stop, Stopped, how_to_go_on, speaks
 from records.track import make_tracker
 from records.values import fits, in_words
@@ -116,7 +117,7 @@ def started(argv: Sequence[str] | None) -> Iterator[Run]:
 def set_up(config: Config, objective: UpdateConfig, world: World, stop: Stop) -> Run:
     """Start a run, or resume one. Raises ValueError on options and data that do not fit together."""
     folder, checkpoint = Path(config.output_dir), None
-    say(world, f"{config.task} ({config.workflow}), model {config.model}; run folder {folder}")
+    say(world, f"{config.task} ({config.workflow}), model {' '.join(config.model)}; run folder {folder}")
     if config.resume:
         checkpoint = latest_checkpoint(folder)
         state = read_state(checkpoint, world)
@@ -135,7 +136,7 @@ def set_up(config: Config, objective: UpdateConfig, world: World, stop: Stop) ->
         say(world, f"warm start: {config.warm_start} steps of imitating noisy moves")
     if config.engine == "vllm":  # while the model is loaded and warmed up
         import_ahead(config.device)
-    load = (lambda name: load_model(str(checkpoint / name))) if checkpoint else first_model(config, task, world)
+    load = (lambda name: load_model(str(checkpoint / name))) if checkpoint else first_models(config, task, world)
     team = make_team(config, agents, world, load)
     log = Log(
         folder, world, config.steps, agents, list(team.homes), team.decode, config.trees,
@@ -160,7 +161,7 @@ def set_up(config: Config, objective: UpdateConfig, world: World, stop: Stop) ->
 
 def task_of(config: Config, training: bool = True) -> Task:
     """The task of a run, or only its held-out levels."""
-    defaults = tiny.BOARDS.get(config.task, {}) if config.model == "tiny" else {}
+    defaults = tiny.BOARDS.get(config.task, {}) if "tiny" in by_policy(config.model).values() else {}
     return make_task(
         config.task, config.workflow, config.env_options, config.data, config.eval_data, defaults, training,
         config.max_turns,
@@ -253,13 +254,20 @@ def make_team(config: Config, agents: Sequence[str], world: World, load: Load) -
     return Team(policies, policy_of, make_engines(config, policies), tokenizers, world, homes, config.frozen)
 
 
+# of a configuration: where a model comes from, and how its weights were stored
+NAMES = {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version"}
+
+
 def make_engines(config: Config, policies: dict[str, Policy]) -> dict[str, Engine]:
     """One engine for all policies of the same architecture: it loads a policy's weights before that policy's turn."""
     kinds: dict[str, Engine] = {}
     engines = {}
     for name, policy in policies.items():
-        kind = f"{policy.model.config.to_json_string()} {sorted(policy.stop_ids)}"
+        architecture = policy.model.config.to_dict()
+        kind = str([(key, architecture[key]) for key in sorted({*architecture} - NAMES)] + sorted(policy.stop_ids))
         if kind not in kinds:
+            if kinds and config.engine_sleep:
+                raise ValueError("--engine-sleep: only where the policies of a process have one architecture")
             if config.engine == "vllm":
                 kinds[kind] = VllmEngine(
                     policy, config.max_response_tokens, memory=config.engine_memory, sleep=config.engine_sleep
@@ -270,26 +278,57 @@ def make_engines(config: Config, policies: dict[str, Policy]) -> dict[str, Engin
     return engines
 
 
-def first_model(config: Config, task: Task, world: World) -> Load:
-    """How a policy starts: the tiny model, or one from the hub or a folder; warm-started once for all policies."""
-    if config.model != "tiny" and not config.warm_start:
-        return lambda name: load_model(config.model)
-    model, tokenizer = tiny.build(config.seed) if config.model == "tiny" else load_model(config.model)
+def first_models(config: Config, task: Task, world: World) -> Load:
+    """How the policies start: as `--model` says, warm-started once for all that start from the same model.
+
+    In a team with the tiny model only that one is warm-started: it alone has no idea of how to answer. All ranks call
+    it. ValueError on a policy without a model, and on a run that is damaged or has no policy for these agents.
+    """
+    policy_of = parse_policies(config.policies, task.training.agents)
+    sources = sources_of(config.model, list(dict.fromkeys(policy_of.values())))
+    parts = {source: part for source in sources.values() if (part := part_of_run(source))}
+    for checkpoint in dict.fromkeys(part.checkpoint for part in parts.values()):
+        read_state(checkpoint, world, training=False)
+    folders = dict(sources)
+    for name, source in sources.items():
+        if source in parts:
+            part, agents = parts[source], [agent for agent, owner in policy_of.items() if owner == name]
+            folders[name] = str(part.folder(agents, read_config(part.run)["policies"]))
+    warm = {
+        folder: warm_started(folder, config, task, world)
+        for folder in dict.fromkeys(folders.values())
+        if folder == "tiny" or (config.warm_start and "tiny" not in folders.values())
+    }
+
+    def load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+        if folders[name] not in warm:
+            return load_model(folders[name])
+        model, tokenizer = warm[folders[name]]
+        return copy.deepcopy(model), tokenizer
+
+    return load
+
+
+def warm_started(
+    source: str, config: Config, task: Task, world: World
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A model after imitating noisy moves, where the task has some. All ranks get the weights of rank 0."""
+    model, tokenizer = tiny.build(config.seed) if source == "tiny" else load_model(source)
     if not can_be_imitated(task.training):  # math and code: the tiny model only shows that everything runs
-        say(world, f"no warm start: {config.task} has no noisy answers to imitate; {config.model} starts as it is")
-    else:
-        device = "cpu" if config.model == "tiny" else config.device
-        if world.main:
-            torch.set_float32_matmul_precision("high")  # noise is imitated: TF32 will do, and is several times as fast
-            tiny.warm_start(
-                make_policy("warm start", model, tokenizer, config.lr, device),
-                task.level,
-                steps=config.warm_start,
-                turns=config.max_turns,
-                seed=config.seed,
-                lr=3e-3 if config.model == "tiny" else 2e-5,
-            )
-            torch.set_float32_matmul_precision("highest")
-            model.to("cpu")  # type: ignore[arg-type]
-        world.agree(model.parameters())  # all ranks start from the weights of rank 0
-    return lambda name: (copy.deepcopy(model), tokenizer)
+        say(world, f"no warm start: {config.task} has no noisy answers to imitate; {source} starts as it is")
+        return model, tokenizer
+    device = "cpu" if source == "tiny" else config.device
+    if world.main:
+        torch.set_float32_matmul_precision("high")  # noise is imitated: TF32 will do, and is several times as fast
+        tiny.warm_start(
+            make_policy("warm start", model, tokenizer, config.lr, device),
+            task.level,
+            steps=config.warm_start,
+            turns=config.max_turns,
+            seed=config.seed,
+            lr=3e-3 if source == "tiny" else 2e-5,
+        )
+        torch.set_float32_matmul_precision("highest")
+        model.to("cpu")  # type: ignore[arg-type]
+    world.agree(model.parameters())
+    return model, tokenizer
