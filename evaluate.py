@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 
 from distributed.world import start
-from model.loading import load_model
 from options import Config, check_ranges, parse, read_config
-from prepare import first_models, held_out, make_team, scoring_pool, task_of
+from prepare import first_models, held_out, make_team, saved_models, scoring_pool, task_of
 from records.checkpoint import read_state
 from records.log import say
 from records.parts import part_of_run
@@ -60,7 +60,7 @@ def load_team(
     world = start(config.device)
     if checkpoint:
         read_state(checkpoint, world, training=False)
-        load = lambda name: load_model(str(checkpoint / name))  # noqa: E731
+        load = saved_models(checkpoint)
     else:
         load = first_models(config, task, world)
     try:
@@ -105,6 +105,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--top-p", type=float, default=1.0, metavar="X", help="sample from the likeliest tokens only (default 1: all)"
     )
+    parser.add_argument(
+        "--merge", metavar="DIR", help="also write the models that played, adapters merged (several: DIR/POLICY)"
+    )
     parser.add_argument("--engine", metavar="NAME", help="transformers or vllm (a run: instead of its own)")
     parser.add_argument("--engine-memory", metavar="X", help="vllm: share of the GPU's memory (a run: the same)")
     arguments, options = parser.parse_known_args(argv)
@@ -120,6 +123,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         config = replace(config, eval_envs=arguments.envs)
         pool, summary = scoring_pool(config, task), team.describe()
         result = held_out(config, team, task, pool, arguments.samples, arguments.temperature, arguments.top_p)
+        if arguments.merge:
+            for policy in team.policies.values():
+                folder = Path(arguments.merge, policy.name if len(team.homes) > 1 else "")
+                policy.save_whole(folder, policy.weights(torch.float32))
         say(team.world, f"{config.task} ({config.workflow}), {name}: {summary}\n{report(result)}")
         team.world.close()
     except (ValueError, OSError, ImportError) as error:

@@ -70,6 +70,10 @@ class TeamOptions:
     """tiny (from scratch), a hub id, a folder, RUN or RUN@STEP; or POLICY=NAME ... for each policy"""
     policies: list[str] = field(default_factory=lambda: ["shared"], metadata={"metavar": "MAP"})
     """shared, per_role, or agent=policy ... for every agent (default: shared; per_role if --model names policies)"""
+    adapter: Literal["none", "lora"] = "none"
+    """lora: small matrices are trained beside frozen weights, which policies share"""
+    lora_rank: int = 16
+    """rank of these matrices"""
     frozen: list[str] = field(default_factory=list, metadata={"metavar": "NAME"})
     """policies that play but are not trained"""
     placement: list[str] = field(default_factory=list, metadata={"metavar": "MAP"})
@@ -222,7 +226,9 @@ def arguments_of(cls: type) -> dict[str, dict[str, Any]]:
             settings["metavar"] = option.metadata.get("metavar", letter if settings["type"] is not str else "NAME")
         if option.name in BY_MODEL:
             for_tiny, for_others = BY_MODEL[option.name]
-            text += f" (default: {for_tiny:g} for tiny, else {for_others:g})"
+            text += (
+                f" (default: {for_tiny:g} for tiny, else {for_others:g}{'; LoRA: times 10' * (option.name == 'lr')})"
+            )
         elif not (default is False or default in ("", [])) and "default" not in text:
             text += f" (default: {' '.join(default) if isinstance(default, list) else default})"
         found[option.name] = settings | {"help": text}
@@ -280,6 +286,7 @@ RANGES: dict[str, tuple[float, float]] = {  # the least and the most that makes 
     **dict.fromkeys(("max_turns", "epochs", "minibatches"), (1, 2**12)),
     **dict.fromkeys(("steps", "envs_per_step", "eval_envs", "max_response_tokens"), (1, 2**20)),
     **dict.fromkeys(("keep", "micro_batch_tokens"), (1, 2**30)),
+    "lora_rank": (1, 2**12),
     "num_candidates": (2, 2**12),  # two, to have something to compare
     "seed": (0, 2**16 - 1),  # so that no training level is a held-out one
     "lr": (1e-30, 1),

@@ -6,7 +6,7 @@ import copy
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,9 +19,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from distributed.exchange import gather_episodes
 from distributed.world import World, place, start
 from envs import TASKS, can_be_imitated, problems, slow_scoring
-from model import tiny
+from model import lora, tiny
 from model.loading import load_model
-from model.policy import Policy, make_policy
+from model.lora import load_whole
+from model.policy import LogProbs, Policy, make_policy
 from options import Config, all_options, check_run_folder, parse, parse_policies, read_config
 from records.boards import LEVELS
 from records.checkpoint import latest_checkpoint, load_optimizers, read_state, save_checkpoint
@@ -136,8 +137,9 @@ def set_up(config: Config, objective: UpdateConfig, world: World, stop: Stop) ->
         say(world, f"warm start: {config.warm_start} steps of imitating noisy moves")
     if config.engine == "vllm":  # while the model is loaded and warmed up
         import_ahead(config.device)
-    load = (lambda name: load_model(str(checkpoint / name))) if checkpoint else first_models(config, task, world)
+    load = saved_models(checkpoint) if checkpoint else first_models(config, task, world)
     team = make_team(config, agents, world, load)
+    save_bases(team.policies, folder)
     log = Log(
         folder, world, config.steps, agents, list(team.homes), team.decode, config.trees,
         lambda step, env: task.level(training_seed(config, step, env)), task.held_out_level, track,
@@ -229,7 +231,8 @@ def held_out(
 
 # --------------------------------------------------------------------------------------------------------------- team
 
-Load = Callable[[str], tuple[PreTrainedModel, PreTrainedTokenizerBase]]  # name of a policy -> its model on the CPU
+Loaded = tuple[PreTrainedModel, PreTrainedTokenizerBase]  # a model on the CPU
+Load = Callable[[str], Loaded]  # name of a policy -> its model; with adapters the same one where policies share it
 
 
 def make_team(config: Config, agents: Sequence[str], world: World, load: Load) -> Team:
@@ -243,12 +246,19 @@ def make_team(config: Config, agents: Sequence[str], world: World, load: Load) -
         raise ValueError(f"--frozen {' '.join(config.frozen)}: name some of the policies {', '.join(names)}, not all")
     homes = place(names, world.size, config.placement)
     policies: dict[str, Policy] = {}
-    for name, mesh in world.meshes(homes).items():
-        model, tokenizer = load(name)
+    roots: dict[int, LogProbs] = {}  # by model: policies with adapters may share it
+    meshes, adapted = world.meshes(homes), config.adapter == "lora"
+    models: Iterable[tuple] = ((name, *load(name)) for name in meshes)  # one after the other: they leave the CPU
+    if adapted:
+        models = list(models)
+        for name, model, _ in models:
+            lora.add_adapter(model, name, config.lora_rank, config.seed)
+    for name, model, tokenizer in models:
         policies[name] = make_policy(
-            name, model, tokenizer, config.lr, world.device, mesh, config.gradient_checkpointing, config.fused,
-            config.adam_beta2, config.adam_eps, config.optimizer,
+            name, model, tokenizer, config.lr, world.device, meshes[name], config.gradient_checkpointing, config.fused,
+            config.adam_beta2, config.adam_eps, config.optimizer, adapted, roots.get(id(model)),
         )  # fmt: skip
+        roots[id(model)] = policies[name].root
     firsts = [name for name in policies if homes[name][0] == world.rank]  # each tokenizer travels once
     tokenizers = world.merge({name: policies[name].tokenizer for name in firsts})
     return Team(policies, policy_of, make_engines(config, policies), tokenizers, world, homes, config.frozen)
@@ -278,6 +288,32 @@ def make_engines(config: Config, policies: dict[str, Policy]) -> dict[str, Engin
     return engines
 
 
+def saved_models(checkpoint: Path) -> Load:
+    """How the policies of a checkpoint go on."""
+    bases: dict[str, Loaded] = {}
+
+    def load(name: str) -> Loaded:
+        folder = checkpoint / name
+        if not lora.is_adapter(folder):
+            return load_model(str(folder))
+        source = lora.base_of(folder)
+        model, tokenizer = bases[source] = bases.get(source) or load_model(source)
+        lora.load_adapter(model, name, folder)
+        model.name_or_path = source
+        return model, tokenizer
+
+    return load
+
+
+def save_bases(policies: Mapping[str, Policy], run: Path) -> None:
+    """Write the models below adapters into the run, where no hub and no folder outside has them. All ranks call it."""
+    for name, policy in policies.items():
+        if policy.adapted and not policy.model.name_or_path:
+            folder = run / "bases" / name
+            policy.save_whole(folder, lora.merged_weights(policy.root, policy.model))
+            policy.model.name_or_path = str(folder.resolve())
+
+
 def first_models(config: Config, task: Task, world: World) -> Load:
     """How the policies start: as `--model` says, warm-started once for all that start from the same model.
 
@@ -299,21 +335,27 @@ def first_models(config: Config, task: Task, world: World) -> Load:
         for folder in dict.fromkeys(folders.values())
         if folder == "tiny" or (config.warm_start and "tiny" not in folders.values())
     }
+    plain = {source for source in sources.values() if source not in parts and source not in warm}
 
-    def load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-        if folders[name] not in warm:
-            return load_model(folders[name])
-        model, tokenizer = warm[folders[name]]
+    def load(name: str) -> Loaded:
+        source = folders[name]
+        if config.adapter == "lora":  # one model for all policies that start from it
+            model, tokenizer = warm[source] = warm.get(source) or load_whole(source)
+            model.name_or_path = (
+                (str(Path(source).resolve()) if Path(source).is_dir() else source) if source in plain else ""
+            )
+            return model, tokenizer
+        if source not in warm:
+            return load_whole(source)
+        model, tokenizer = warm[source]
         return copy.deepcopy(model), tokenizer
 
     return load
 
 
-def warm_started(
-    source: str, config: Config, task: Task, world: World
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def warm_started(source: str, config: Config, task: Task, world: World) -> Loaded:
     """A model after imitating noisy moves, where the task has some. All ranks get the weights of rank 0."""
-    model, tokenizer = tiny.build(config.seed) if source == "tiny" else load_model(source)
+    model, tokenizer = tiny.build(config.seed) if source == "tiny" else load_whole(source)
     if not can_be_imitated(task.training):  # math and code: the tiny model only shows that everything runs
         say(world, f"no warm start: {config.task} has no noisy answers to imitate; {source} starts as it is")
         return model, tokenizer

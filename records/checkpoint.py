@@ -8,7 +8,8 @@
     evaluations.jsonl        held-out success before, during and after training
     boards.jsonl             a few held-out boards at every evaluation (boards.py)
     run.json                 the commands that worked on the run (log.py)
-    checkpoints/step-000020/ POLICY/ (a transformers folder), POLICY/optimizer/ (sharded), state.json
+    checkpoints/step-000020/ POLICY/ (a folder of transformers or peft), POLICY/optimizer/ (sharded), state.json
+    bases/POLICY/            the frozen model below adapters, where it is nowhere else
     checkpoints/latest       name of the newest complete checkpoint
 
 A checkpoint is written under a temporary name and renamed when it is complete, so a kill leaves either all of it or

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from model import tiny
+from model import lora, tiny
 from records.checkpoint import checkpoints, latest_checkpoint, step_of
 from records.reading import nearest_folder
 from records.values import nearest
@@ -127,6 +127,7 @@ def take_over(
       naming both values and the option that decides where two runs differ.
     - `by_model` has defaults for the tiny model and for others; a run offers its own. Where the offers differ the
       cautious one holds, which is the one nearer to that for others: the smaller learning rate, the longer response.
+    - With an adapter the learning rate is FASTER times that of full weights.
     - A warm start is for models only, not for policies of a run; in a team with `tiny` it is for `tiny` alone.
     """
     values, models = dict(values), by_policy(values["model"])
@@ -144,6 +145,10 @@ def take_over(
         if values[name] is None:
             plain = {source: for_tiny if source == "tiny" else for_others for source in models.values()}
             offers = plain | {source: run[name] for source, run in runs.items()}
+            if name == "lr":
+                adapted = {source: run["adapter"] == "lora" for source, run in runs.items()}
+                faster = lora.FASTER if values["adapter"] == "lora" else 1.0
+                offers = {s: lr * faster / (lora.FASTER if adapted.get(s) else 1.0) for s, lr in offers.items()}
             values[name] = (max if for_others > for_tiny else min)(offers.values())
     if values["policies"] is None and "" not in models:
         values["policies"] = ["per_role"]
