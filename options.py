@@ -67,11 +67,11 @@ class TaskOptions:
 @dataclass
 class TeamOptions:
     model: list[str] = field(default_factory=lambda: ["tiny"], metadata={"metavar": "NAME"})
-    """tiny (from scratch), a hub id, a folder, RUN or RUN@STEP; or POLICY=NAME ... for each policy"""
+    """tiny, hub id, folder, RUN or RUN@STEP; or POLICY=NAME ... (default: tiny)"""
     policies: list[str] = field(default_factory=lambda: ["shared"], metadata={"metavar": "MAP"})
-    """shared, per_role, or agent=policy ... for every agent (default: shared; per_role if --model names policies)"""
+    """shared, per_role, or agent=policy ... (default: shared, or per_role if --model names policies)"""
     adapter: Literal["none", "lora"] = "none"
-    """lora: small matrices are trained beside frozen weights, which policies share"""
+    """lora trains an adapter on shared weights"""
     lora_rank: int = 16
     """rank of these matrices"""
     frozen: list[str] = field(default_factory=list, metadata={"metavar": "NAME"})

@@ -213,7 +213,7 @@ def chance(tmp_path_factory, monkeypatch):
     """A task whose reward is by chance, but the same for the same text: every group has a gradient."""
     path = tmp_path_factory.mktemp("task") / "chance.py"
     path.write_text(CHANCE)
-    monkeypatch.setattr(prepare, "check", lambda make: [])  # it takes time, and notices a machine that is busy
+    monkeypatch.setattr(prepare, "check", lambda *_: [])  # it takes time, and notices a machine that is busy
     return f"{path}:Chance"
 
 
