@@ -2,7 +2,9 @@
 
 python evaluate.py runs/NAME                                        the newest checkpoint of a run
 python evaluate.py runs/NAME --samples 4 --temperature 1            pass rate over 4 sampled chains per environment
+python evaluate.py runs/NAME@100                                    its checkpoint after 100 steps
 python evaluate.py HUB_ID_OR_FOLDER --task sudoku --workflow single      any chat model, with train.py's options
+python evaluate.py --team tool_user=runs/a planner=runs/b@100            policies of different runs, or models, together
 """
 
 from __future__ import annotations
@@ -14,14 +16,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 
 from distributed.world import start
-from model.loading import load_model
 from options import Config, check_ranges, parse, read_config
-from prepare import first_model, held_out, make_team, scoring_pool, task_of
-from records.checkpoint import latest_checkpoint, read_state
+from prepare import first_models, held_out, make_team, saved_models, scoring_pool, task_of
+from records.checkpoint import read_state
 from records.log import say
+from records.parts import part_of_run
 from records.reading import nearest_folder
 from rollout import Evaluation
 from sampling.team import Team
@@ -29,38 +32,44 @@ from tasks.from_options import HELD_OUT, Task
 
 
 def load_team(
-    source: str, eval_data: str, engine: Sequence[str], options: Sequence[str]
+    source: str | Sequence[str], eval_data: str, engine: Sequence[str], options: Sequence[str]
 ) -> tuple[str, Config, Task, Team]:
-    """The team of a run folder (its own options; `options` must be empty) or one model that plays every agent.
+    """The team of a run (its own options; `options` must be empty), one model that plays every agent, or a list of
+    POLICY=NAME as for `--model`.
 
     `engine` are options of the engine, which replace a run's own. All ranks call it. The name is that of the checkpoint
-    or the model.
+    or of what plays.
     """
-    run, checkpoint = Path(source), None
-    if any((run / name).exists() for name in ("checkpoints", "metrics.jsonl", "evaluations.jsonl")):
+    part, given = None, [source] if isinstance(source, str) else list(source)
+    if isinstance(source, str) and (part := part_of_run(source)) and not part.policy:
         if options:
             raise ValueError(f"{source} is a run and keeps the options it was trained with; remove {' '.join(options)}")
-        saved, (given, _) = read_config(run), parse(engine)
+        saved, (chosen, _) = read_config(part.run), parse(engine)
         for option in engine:
             name = option.split("=")[0].strip("-").replace("-", "_")
-            saved[name] = getattr(given, name)
+            saved[name] = getattr(chosen, name)
         del saved["update"]  # options of the update alone
-        checkpoint = latest_checkpoint(run)
-        config = replace(Config(**saved), device=given.device, placement=[])
+        config = replace(Config(**saved), device=chosen.device, placement=[])
         config.eval_data = eval_data or config.eval_data
+        checkpoint = part.checkpoint
     else:
-        config, _ = parse(["--model", source, "--eval-data", eval_data, *engine, *options])
+        data = [f"--eval-data={eval_data}"] if eval_data else []
+        config, _ = parse(["--model", *given, *data, *engine, *options], training=False)
+        checkpoint = None
     task = task_of(config, training=False)
     world = start(config.device)
     if checkpoint:
         read_state(checkpoint, world, training=False)
-    load = (lambda name: load_model(str(checkpoint / name))) if checkpoint else first_model(config, task, world)
+        load = saved_models(checkpoint)
+    else:
+        load = first_models(config, task, world)
     try:
-        name = checkpoint.name if checkpoint else source
-        return name, config, task, make_team(config, task.held_out.agents, world, load)
+        team = make_team(config, task.held_out.agents, world, load)
     except ValueError as error:
-        hint = "" if run.exists() else nearest_folder(run, "config.json")
+        path = Path(given[0])
+        hint = "" if len(given) > 1 or path.exists() else nearest_folder(path, "config.json")
         raise ValueError(f"{error}{hint}") from None
+    return checkpoint.name if checkpoint else " ".join(given), config, task, team
 
 
 def report(result: Evaluation) -> str:
@@ -82,7 +91,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("source", metavar="RUN_OR_MODEL")
+    argv = sys.argv[1:] if argv is None else argv
+    if "--team" not in argv:  # there it would take the value of one of train.py's options
+        parser.add_argument("source", metavar="RUN_OR_MODEL", help="RUN, RUN@STEP, a hub id or a folder")
+    parser.add_argument("--team", nargs="+", metavar="POLICY=NAME", help="instead: who plays each policy, by its name")
     parser.add_argument("--eval-data", default="", metavar="FILE", help="held-out problems (replaces those of a run)")
     parser.add_argument(
         "--envs", type=int, default=0, metavar="N",
@@ -92,6 +104,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--temperature", type=float, default=0.0, metavar="X", help="0 is greedy (default)")
     parser.add_argument(
         "--top-p", type=float, default=1.0, metavar="X", help="sample from the likeliest tokens only (default 1: all)"
+    )
+    parser.add_argument(
+        "--merge", metavar="DIR", help="also write the models that played, adapters merged (several: DIR/POLICY)"
     )
     parser.add_argument("--engine", metavar="NAME", help="transformers or vllm (a run: instead of its own)")
     parser.add_argument("--engine-memory", metavar="X", help="vllm: share of the GPU's memory (a run: the same)")
@@ -103,16 +118,22 @@ def main(argv: Sequence[str] | None = None) -> None:
         if arguments.temperature == 0 and (arguments.samples > 1 or arguments.top_p < 1):
             option = f"--samples {arguments.samples}" if arguments.samples > 1 else f"--top-p {arguments.top_p}"
             raise ValueError(f"{option} needs --temperature above 0: greedy chains are all the same")
-        name, config, task, team = load_team(arguments.source, arguments.eval_data, engine, options)
+        source = arguments.team or arguments.source
+        name, config, task, team = load_team(source, arguments.eval_data, engine, options)
         config = replace(config, eval_envs=arguments.envs)
         pool, summary = scoring_pool(config, task), team.describe()
         result = held_out(config, team, task, pool, arguments.samples, arguments.temperature, arguments.top_p)
+        if arguments.merge:
+            for policy in team.policies.values():
+                folder = Path(arguments.merge, policy.name if len(team.homes) > 1 else "")
+                policy.save_whole(folder, policy.weights(torch.float32))
         say(team.world, f"{config.task} ({config.workflow}), {name}: {summary}\n{report(result)}")
         team.world.close()
     except (ValueError, OSError, ImportError) as error:
         if dist.is_initialized():
             dist.destroy_process_group()
-        sys.exit(f"evaluate.py: error: {error}")
+        message = str(error).replace("--model", "--team") if arguments.team else str(error)
+        sys.exit(f"evaluate.py: error: {message}")
     except KeyboardInterrupt:
         sys.exit(130)
 

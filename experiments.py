@@ -338,16 +338,12 @@ def play_teams(plan: Plan, parallel: int) -> None:
 
 def play_team(sources: dict[str, tuple[str, str]], path: str, options: Sequence[str]) -> None:
     """Held-out success of a team whose agents are played by policies of finished runs: agent -> (run, policy)."""
-    from distributed.world import World
-    from model.loading import load_model
-    from options import parse
-    from prepare import held_out, make_team, task_of
+    from evaluate import load_team
+    from prepare import held_out
     from records.checkpoint import latest_checkpoint, write_text
 
-    config, _ = parse([*options, "--max-turns", str(TURNS), "--policies", "per_role"])
-    folders = {agent: latest_checkpoint(Path(run)) / policy for agent, (run, policy) in sources.items()}
-    task = task_of(config)
-    team = make_team(config, task.held_out.agents, World(), lambda agent: load_model(str(folders[agent])))
+    folders = [f"{agent}={latest_checkpoint(Path(run)) / policy}" for agent, (run, policy) in sources.items()]
+    _, config, task, team = load_team(folders, "", [], [*options, "--max-turns", str(TURNS)])
     result = held_out(config, team, task, None)
     write_text(Path(path), json.dumps([result.success, result.n]))
 

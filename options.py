@@ -23,6 +23,7 @@ import torch
 from envs import TASKS
 from model.tiny import BOARDS
 from records.folder import read_sealed
+from records.parts import LEFT_OPEN, take_over
 from records.reading import nearest_folder
 from records.values import fits, in_words, nearest
 from sampling.ablations import METHODS
@@ -65,10 +66,14 @@ class TaskOptions:
 
 @dataclass
 class TeamOptions:
-    model: str = field(default="tiny", metadata={"metavar": "NAME"})
-    """tiny (from scratch), a hub id or a folder"""
+    model: list[str] = field(default_factory=lambda: ["tiny"], metadata={"metavar": "NAME"})
+    """tiny, hub id, folder, RUN or RUN@STEP; or POLICY=NAME ... (default: tiny)"""
     policies: list[str] = field(default_factory=lambda: ["shared"], metadata={"metavar": "MAP"})
-    """shared, per_role, or agent=policy ... for every agent"""
+    """shared, per_role, or agent=policy ... (default: shared, or per_role if --model names policies)"""
+    adapter: Literal["none", "lora"] = "none"
+    """lora trains an adapter on shared weights"""
+    lora_rank: int = 16
+    """rank of these matrices"""
     frozen: list[str] = field(default_factory=list, metadata={"metavar": "NAME"})
     """policies that play but are not trained"""
     placement: list[str] = field(default_factory=list, metadata={"metavar": "MAP"})
@@ -189,10 +194,10 @@ def add_task_options(parser: ArgumentParser, argv: Sequence[str]) -> None:
     """Show the --env-options of the task that is named in `argv` at the end of the help."""
     named = ArgumentParser(add_help=False, allow_abbrev=False)
     named.add_argument("--task")
-    named.add_argument("--model", default="tiny")
+    named.add_argument("--model", nargs="+", default=["tiny"])
     given = named.parse_known_args(argv)[0]
     if given.task:
-        defaults = BOARDS.get(given.task, {}) if given.model == "tiny" else {}
+        defaults = BOARDS.get(given.task, {}) if "tiny" in [name.rpartition("=")[2] for name in given.model] else {}
         parser.add_argument_group(f"--env-options of {given.task}", list_options(given.task, defaults))
 
 
@@ -221,25 +226,30 @@ def arguments_of(cls: type) -> dict[str, dict[str, Any]]:
             settings["metavar"] = option.metadata.get("metavar", letter if settings["type"] is not str else "NAME")
         if option.name in BY_MODEL:
             for_tiny, for_others = BY_MODEL[option.name]
-            text += f" (default: {for_tiny:g} for tiny, else {for_others:g})"
+            text += (
+                f" (default: {for_tiny:g} for tiny, else {for_others:g}{'; LoRA: times 10' * (option.name == 'lr')})"
+            )
         elif not (default is False or default in ("", [])) and "default" not in text:
             text += f" (default: {' '.join(default) if isinstance(default, list) else default})"
         found[option.name] = settings | {"help": text}
     return found
 
 
-def parse(argv: Sequence[str] | None = None) -> tuple[Config, UpdateConfig]:
-    """Options from the command line. Raises ValueError on options that do not exist or do not fit together."""
+def parse(argv: Sequence[str] | None = None, training: bool = True) -> tuple[Config, UpdateConfig]:
+    """Options from the command line; `training=False`: those of training alone do not matter.
+
+    Raises ValueError on options that do not exist or do not fit together.
+    """
     parser, words = make_parser(), sys.argv[1:] if argv is None else list(argv)
     if {"-h", "--help"} & set(words):
         add_task_options(parser, words)
+    parser.set_defaults(**dict.fromkeys(LEFT_OPEN))  # None: it was not given, and a run in --model may decide
     arguments, unknown = parser.parse_known_args(words)
     if unknown:
         raise ValueError(f"{unknown[0]}: no such option{nearest(unknown[0], list(parser._option_string_actions))}")
-    values = vars(arguments)
-    for name, (for_tiny, for_others) in BY_MODEL.items():
-        if values[name] is None:
-            values[name] = for_tiny if arguments.model == "tiny" else for_others
+    values = take_over(vars(arguments), BY_MODEL, read_config, training)
+    usual = asdict(Config())
+    values |= {name: usual[name] for name in LEFT_OPEN if values[name] is None}
     check_ranges(values)
     if arguments.steps * arguments.envs_per_step > LEVELS:
         raise ValueError(
@@ -276,6 +286,7 @@ RANGES: dict[str, tuple[float, float]] = {  # the least and the most that makes 
     **dict.fromkeys(("max_turns", "epochs", "minibatches"), (1, 2**12)),
     **dict.fromkeys(("steps", "envs_per_step", "eval_envs", "max_response_tokens"), (1, 2**20)),
     **dict.fromkeys(("keep", "micro_batch_tokens"), (1, 2**30)),
+    "lora_rank": (1, 2**12),
     "num_candidates": (2, 2**12),  # two, to have something to compare
     "seed": (0, 2**16 - 1),  # so that no training level is a held-out one
     "lr": (1e-30, 1),
@@ -340,6 +351,8 @@ def read_config(run: Path) -> dict[str, Any]:
     """`all_options` of a run folder. ValueError naming its config.json, and an option that does not belong there."""
     path, known = run / "config.json", all_options(Config(), UpdateConfig())
     values = read_sealed(path)
+    if isinstance(values.get("model"), str):  # an older version had one for all policies
+        values["model"] = [values["model"]]
     for found, wanted, cls in ((values, known, Config), (values.get("update"), known["update"], UpdateConfig)):
         if not isinstance(found, dict):
             raise ValueError(f"{path}: the options of the update are missing")

@@ -6,7 +6,7 @@ import copy
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,14 +19,16 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from distributed.exchange import gather_episodes
 from distributed.world import World, place, start
 from envs import TASKS, can_be_imitated, problems, slow_scoring
-from model import tiny
+from model import lora, tiny
 from model.loading import load_model
-from model.policy import Policy, make_policy
-from options import Config, all_options, check_run_folder, parse, parse_policies
+from model.lora import load_whole
+from model.policy import LogProbs, Policy, make_policy
+from options import Config, all_options, check_run_folder, parse, parse_policies, read_config
 from records.boards import LEVELS
 from records.checkpoint import latest_checkpoint, load_optimizers, read_state, save_checkpoint
 from records.folder import locked, write_sealed
 from records.log import Log, on_main, say
+from records.parts import by_policy, part_of_run, sources_of
 from records.stop import Stop, Stopped, how_to_go_on, speaks
 from records.track import make_tracker
 from records.values import fits, in_words
@@ -116,7 +118,7 @@ def started(argv: Sequence[str] | None) -> Iterator[Run]:
 def set_up(config: Config, objective: UpdateConfig, world: World, stop: Stop) -> Run:
     """Start a run, or resume one. Raises ValueError on options and data that do not fit together."""
     folder, checkpoint = Path(config.output_dir), None
-    say(world, f"{config.task} ({config.workflow}), model {config.model}; run folder {folder}")
+    say(world, f"{config.task} ({config.workflow}), model {' '.join(config.model)}; run folder {folder}")
     if config.resume:
         checkpoint = latest_checkpoint(folder)
         state = read_state(checkpoint, world)
@@ -135,8 +137,9 @@ def set_up(config: Config, objective: UpdateConfig, world: World, stop: Stop) ->
         say(world, f"warm start: {config.warm_start} steps of imitating noisy moves")
     if config.engine == "vllm":  # while the model is loaded and warmed up
         import_ahead(config.device)
-    load = (lambda name: load_model(str(checkpoint / name))) if checkpoint else first_model(config, task, world)
+    load = saved_models(checkpoint) if checkpoint else first_models(config, task, world)
     team = make_team(config, agents, world, load)
+    save_bases(team.policies, folder)
     log = Log(
         folder, world, config.steps, agents, list(team.homes), team.decode, config.trees,
         lambda step, env: task.level(training_seed(config, step, env)), task.held_out_level, track,
@@ -160,7 +163,7 @@ def set_up(config: Config, objective: UpdateConfig, world: World, stop: Stop) ->
 
 def task_of(config: Config, training: bool = True) -> Task:
     """The task of a run, or only its held-out levels."""
-    defaults = tiny.BOARDS.get(config.task, {}) if config.model == "tiny" else {}
+    defaults = tiny.BOARDS.get(config.task, {}) if "tiny" in by_policy(config.model).values() else {}
     return make_task(
         config.task, config.workflow, config.env_options, config.data, config.eval_data, defaults, training,
         config.max_turns,
@@ -228,7 +231,8 @@ def held_out(
 
 # --------------------------------------------------------------------------------------------------------------- team
 
-Load = Callable[[str], tuple[PreTrainedModel, PreTrainedTokenizerBase]]  # name of a policy -> its model on the CPU
+Loaded = tuple[PreTrainedModel, PreTrainedTokenizerBase]  # a model on the CPU
+Load = Callable[[str], Loaded]  # name of a policy -> its model; with adapters the same one where policies share it
 
 
 def make_team(config: Config, agents: Sequence[str], world: World, load: Load) -> Team:
@@ -242,15 +246,26 @@ def make_team(config: Config, agents: Sequence[str], world: World, load: Load) -
         raise ValueError(f"--frozen {' '.join(config.frozen)}: name some of the policies {', '.join(names)}, not all")
     homes = place(names, world.size, config.placement)
     policies: dict[str, Policy] = {}
-    for name, mesh in world.meshes(homes).items():
-        model, tokenizer = load(name)
+    roots: dict[int, LogProbs] = {}  # by model: policies with adapters may share it
+    meshes, adapted = world.meshes(homes), config.adapter == "lora"
+    models: Iterable[tuple] = ((name, *load(name)) for name in meshes)  # one after the other: they leave the CPU
+    if adapted:
+        models = list(models)
+        for name, model, _ in models:
+            lora.add_adapter(model, name, config.lora_rank, config.seed)
+    for name, model, tokenizer in models:
         policies[name] = make_policy(
-            name, model, tokenizer, config.lr, world.device, mesh, config.gradient_checkpointing, config.fused,
-            config.adam_beta2, config.adam_eps, config.optimizer,
+            name, model, tokenizer, config.lr, world.device, meshes[name], config.gradient_checkpointing, config.fused,
+            config.adam_beta2, config.adam_eps, config.optimizer, adapted, roots.get(id(model)),
         )  # fmt: skip
+        roots[id(model)] = policies[name].root
     firsts = [name for name in policies if homes[name][0] == world.rank]  # each tokenizer travels once
     tokenizers = world.merge({name: policies[name].tokenizer for name in firsts})
     return Team(policies, policy_of, make_engines(config, policies), tokenizers, world, homes, config.frozen)
+
+
+# of a configuration: where a model comes from, and how its weights were stored
+NAMES = {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version"}
 
 
 def make_engines(config: Config, policies: dict[str, Policy]) -> dict[str, Engine]:
@@ -258,8 +273,11 @@ def make_engines(config: Config, policies: dict[str, Policy]) -> dict[str, Engin
     kinds: dict[str, Engine] = {}
     engines = {}
     for name, policy in policies.items():
-        kind = f"{policy.model.config.to_json_string()} {sorted(policy.stop_ids)}"
+        architecture = policy.model.config.to_dict()
+        kind = str([(key, architecture[key]) for key in sorted({*architecture} - NAMES)] + sorted(policy.stop_ids))
         if kind not in kinds:
+            if kinds and config.engine_sleep:
+                raise ValueError("--engine-sleep: only where the policies of a process have one architecture")
             if config.engine == "vllm":
                 kinds[kind] = VllmEngine(
                     policy, config.max_response_tokens, memory=config.engine_memory, sleep=config.engine_sleep
@@ -270,26 +288,89 @@ def make_engines(config: Config, policies: dict[str, Policy]) -> dict[str, Engin
     return engines
 
 
-def first_model(config: Config, task: Task, world: World) -> Load:
-    """How a policy starts: the tiny model, or one from the hub or a folder; warm-started once for all policies."""
-    if config.model != "tiny" and not config.warm_start:
-        return lambda name: load_model(config.model)
-    model, tokenizer = tiny.build(config.seed) if config.model == "tiny" else load_model(config.model)
-    if not can_be_imitated(task.training):  # math and code: the tiny model only shows that everything runs
-        say(world, f"no warm start: {config.task} has no noisy answers to imitate; {config.model} starts as it is")
-    else:
-        device = "cpu" if config.model == "tiny" else config.device
-        if world.main:
-            torch.set_float32_matmul_precision("high")  # noise is imitated: TF32 will do, and is several times as fast
-            tiny.warm_start(
-                make_policy("warm start", model, tokenizer, config.lr, device),
-                task.level,
-                steps=config.warm_start,
-                turns=config.max_turns,
-                seed=config.seed,
-                lr=3e-3 if config.model == "tiny" else 2e-5,
+def saved_models(checkpoint: Path) -> Load:
+    """How the policies of a checkpoint go on."""
+    bases: dict[str, Loaded] = {}
+
+    def load(name: str) -> Loaded:
+        folder = checkpoint / name
+        if not lora.is_adapter(folder):
+            return load_model(str(folder))
+        source = lora.base_of(folder)
+        model, tokenizer = bases[source] = bases.get(source) or load_model(source)
+        lora.load_adapter(model, name, folder)
+        model.name_or_path = source
+        return model, tokenizer
+
+    return load
+
+
+def save_bases(policies: Mapping[str, Policy], run: Path) -> None:
+    """Write the models below adapters into the run, where no hub and no folder outside has them. All ranks call it."""
+    for name, policy in policies.items():
+        if policy.adapted and not policy.model.name_or_path:
+            folder = run / "bases" / name
+            policy.save_whole(folder, lora.merged_weights(policy.root, policy.model))
+            policy.model.name_or_path = str(folder.resolve())
+
+
+def first_models(config: Config, task: Task, world: World) -> Load:
+    """How the policies start: as `--model` says, warm-started once for all that start from the same model.
+
+    In a team with the tiny model only that one is warm-started: it alone has no idea of how to answer. All ranks call
+    it. ValueError on a policy without a model, and on a run that is damaged or has no policy for these agents.
+    """
+    policy_of = parse_policies(config.policies, task.training.agents)
+    sources = sources_of(config.model, list(dict.fromkeys(policy_of.values())))
+    parts = {source: part for source in sources.values() if (part := part_of_run(source))}
+    for checkpoint in dict.fromkeys(part.checkpoint for part in parts.values()):
+        read_state(checkpoint, world, training=False)
+    folders = dict(sources)
+    for name, source in sources.items():
+        if source in parts:
+            part, agents = parts[source], [agent for agent, owner in policy_of.items() if owner == name]
+            folders[name] = str(part.folder(agents, read_config(part.run)["policies"]))
+    warm = {
+        folder: warm_started(folder, config, task, world)
+        for folder in dict.fromkeys(folders.values())
+        if folder == "tiny" or (config.warm_start and "tiny" not in folders.values())
+    }
+    plain = {source for source in sources.values() if source not in parts and source not in warm}
+
+    def load(name: str) -> Loaded:
+        source = folders[name]
+        if config.adapter == "lora":  # one model for all policies that start from it
+            model, tokenizer = warm[source] = warm.get(source) or load_whole(source)
+            model.name_or_path = (
+                (str(Path(source).resolve()) if Path(source).is_dir() else source) if source in plain else ""
             )
-            torch.set_float32_matmul_precision("highest")
-            model.to("cpu")  # type: ignore[arg-type]
-        world.agree(model.parameters())  # all ranks start from the weights of rank 0
-    return lambda name: (copy.deepcopy(model), tokenizer)
+            return model, tokenizer
+        if source not in warm:
+            return load_whole(source)
+        model, tokenizer = warm[source]
+        return copy.deepcopy(model), tokenizer
+
+    return load
+
+
+def warm_started(source: str, config: Config, task: Task, world: World) -> Loaded:
+    """A model after imitating noisy moves, where the task has some. All ranks get the weights of rank 0."""
+    model, tokenizer = tiny.build(config.seed) if source == "tiny" else load_whole(source)
+    if not can_be_imitated(task.training):  # math and code: the tiny model only shows that everything runs
+        say(world, f"no warm start: {config.task} has no noisy answers to imitate; {source} starts as it is")
+        return model, tokenizer
+    device = "cpu" if source == "tiny" else config.device
+    if world.main:
+        torch.set_float32_matmul_precision("high")  # noise is imitated: TF32 will do, and is several times as fast
+        tiny.warm_start(
+            make_policy("warm start", model, tokenizer, config.lr, device),
+            task.level,
+            steps=config.warm_start,
+            turns=config.max_turns,
+            seed=config.seed,
+            lr=3e-3 if source == "tiny" else 2e-5,
+        )
+        torch.set_float32_matmul_precision("highest")
+        model.to("cpu")  # type: ignore[arg-type]
+    world.agree(model.parameters())
+    return model, tokenizer

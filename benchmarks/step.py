@@ -4,6 +4,8 @@
     torchrun --nproc-per-node 4 benchmarks/step.py --shape qwen3-1.7b                      one policy on four GPUs
     torchrun --nproc-per-node 2 benchmarks/step.py --model FOLDER --policies per_role      one policy on each GPU
     torchrun --nproc-per-node 4 benchmarks/step.py --shape qwen3-8b --ckpt --sleep         sharded over four GPUs
+    python benchmarks/step.py --shape qwen3-1.7b --policies per_role --adapter lora --ckpt --limit-gb 24 --memory 0.1
+                                                                            two roles on one base, in 24 GB at most
 
 Two agents talk for `--turns` turns about a text of `--prompt` words; rewards are random, so that every group has a
 gradient and nothing depends on what a model can do. `--envs` is for each GPU: more GPUs, more environments. The first
@@ -11,6 +13,7 @@ step warms up; the numbers are medians of the others, tokens are those sampled a
 (prompt and response of every sample) a second and GPU. "idle" is the share of sampling in which a rank's engine waited,
 "wait_s" what a rank that has sampled everything waits for the others, "exchange_s" what it takes then to bring samples
 to the ranks that train them, and "..._mb" what this rank sent and received of them (10^6 bytes).
+`--limit-gb` is for everything that torch takes in a process, the engine included (`--memory` is its share of the card).
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import argparse
 import json
 import sys
 import zlib
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
 
@@ -75,9 +79,12 @@ def build_team(args: argparse.Namespace, world: World) -> Team:
     config = Config(
         policies=[args.policies], engine=args.engine, engine_memory=args.memory, engine_sleep=args.sleep,
         max_response_tokens=args.max_tokens, lr=1e-6, gradient_checkpointing=args.ckpt, fused=args.fused,
-        adam_beta2=0.999, adam_eps=1e-8, optimizer=args.optimizer,
+        adam_beta2=0.999, adam_eps=1e-8, optimizer=args.optimizer, adapter=args.adapter, lora_rank=args.lora_rank,
     )  # fmt: skip
-    team = make_team(config, Talk.agents, world, lambda name: build_model(args, world.device))
+    build = partial(build_model, args, world.device)
+    if args.adapter == "lora":
+        build = cache(build)  # one base for both policies
+    team = make_team(config, Talk.agents, world, lambda name: build())
     team.wavefront = not args.no_wavefront
     return team
 
@@ -131,19 +138,25 @@ def main() -> None:
     parser.add_argument("--optimizer", choices=["adamw", "adamw8bit"], default="adamw")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--memory", type=float, default=0.3)
+    parser.add_argument("--limit-gb", type=float, default=0.0)
+    parser.add_argument("--adapter", choices=["none", "lora"], default="none")
     numbers = {"envs": 16, "candidates": 8, "turns": 2, "prompt": 250, "max-tokens": 256, "steps": 4, "pack": 16384}
+    numbers |= {"lora-rank": 16}
     for name, value in numbers.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     for name in ("ckpt", "fused", "sleep", "no-wavefront"):
         parser.add_argument(f"--{name}", action="store_true")
     args = parser.parse_args()
     world = start(args.device)
+    if args.limit_gb:
+        torch.cuda.set_per_process_memory_fraction(args.limit_gb * 1e9 / torch.cuda.mem_get_info()[1])
     team = build_team(args, world)
     rows = [one_step(args, team, step) for step in range(args.steps)]
     mine = {key: median(row[key] for row in rows[1:] or rows) for key in rows[0]}
     everybody = world.gather(mine)
     if world.main:
-        print(f"{args.shape or args.model}, {args.policies}, {world.size} GPUs, first step {rows[0]['step_s']:.1f} s")
+        kind = f"{args.shape or args.model}, {args.policies}, adapter {args.adapter}"
+        print(f"{kind}, {world.size} GPUs, first step {rows[0]['step_s']:.1f} s")
         for rank, values in enumerate(everybody):
             print(f"rank {rank} " + json.dumps({key: round(value, 4) for key, value in values.items()}))
     world.close()

@@ -37,12 +37,18 @@ def shard(root: nn.Module, layers: Sequence[nn.Module], mesh: DeviceMesh) -> Non
     fully_shard(root, mesh=mesh, mp_policy=precision, reshard_after_forward=False)
 
 
-def full_weights(root: nn.Module, model: nn.Module, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
-    """(name, whole weight) one after the other, tied weights once. All ranks of the policy have to iterate."""
+def full_weights(
+    root: nn.Module, model: nn.Module, dtype: torch.dtype | None = None, skip: str = ""
+) -> Iterator[tuple[str, Tensor]]:
+    """(name, whole weight) one after the other, tied weights once, without names that contain `skip`.
+
+    All ranks of the policy have to iterate.
+    """
     if isinstance(root, FSDPModule):
         root.reshard()  # a forward without a backward leaves the root's weights gathered
     for name, parameter in model.named_parameters():
-        yield name, full(parameter.detach(), dtype)
+        if not skip or skip not in name:
+            yield name, full(parameter.detach(), dtype)
 
 
 def full(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:

@@ -52,13 +52,15 @@ class TokenLogProb(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor, _: Tensor):  # type: ignore[override]
         hidden, weight, target, norm = ctx.saved_tensors
-        grad_hidden, grad_weight = [], torch.zeros_like(weight, dtype=torch.float32)
+        trained = ctx.needs_input_grad[1]  # not under an adapter
+        grad_hidden, grad_weight = [], torch.zeros_like(weight, dtype=torch.float32) if trained else None
         for h, t, z, g in zip(*(x.split(ctx.tile) for x in (hidden, target, norm, grad)), strict=True):
             delta = _tile_backward(h @ weight.t(), t, z, g, 1 / ctx.temperature)
             grad_hidden.append(delta @ weight)
-            _add_product(grad_weight, delta, h)
+            if grad_weight is not None:
+                _add_product(grad_weight, delta, h)
             del delta  # before the logits of the next tile exist
-        return torch.cat(grad_hidden), grad_weight.to(weight.dtype), None, None, None
+        return torch.cat(grad_hidden), None if grad_weight is None else grad_weight.to(weight.dtype), None, None, None
 
 
 def _add_product(total: Tensor, delta: Tensor, hidden: Tensor) -> None:

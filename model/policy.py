@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -18,6 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from distributed.shard import full_weights, local, shard
 from envs import Message
+from model import lora
 from model.fused import fuse_layers
 from model.loading import encode, stop_ids
 from model.logprobs import token_logprobs
@@ -40,6 +41,7 @@ class Policy:
     """The weights are float32 masters: an update of lr 1e-6 must not be lost to rounding.
 
     With a `mesh` they are sharded over its ranks (`distributed/shard.py`); without one this process has them alone.
+    An `adapted` policy trains its adapter alone, and others may share the model below it (`lora.py`).
     """
 
     name: str
@@ -48,6 +50,7 @@ class Policy:
     optimizer: torch.optim.Optimizer
     mesh: DeviceMesh | None = None
     root: LogProbs = field(default=None, repr=False)  # type: ignore[assignment]
+    adapted: bool = False
 
     def __post_init__(self) -> None:
         self.root = self.root or LogProbs(self.model)
@@ -68,11 +71,32 @@ class Policy:
 
     def logprobs(self, pack: Pack, temperature: float) -> tuple[Tensor, Tensor]:
         """Log-prob and entropy of every response token of a pack: (N,), (N,). Inside `packed(model)`."""
+        if self.adapted:
+            lora.activate(self.model, self.name)
         return self.root(pack, temperature)
 
+    def trained(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """(name, weight) of what the optimizer moves, as far as this rank holds it."""
+        return lora.adapter_weights(self.model, self.name) if self.adapted else self.model.named_parameters()
+
     def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
-        """(name, whole weight), tied weights once. All ranks of the policy have to iterate."""
+        """(name, whole weight), tied weights once, adapters merged. All ranks of the policy have to iterate."""
+        if self.adapted:
+            return lora.merged_weights(self.root, self.model, self.name, dtype)
         return full_weights(self.root, self.model, dtype)
+
+    @property
+    def shapes(self) -> dict[str, torch.Size]:
+        """Name -> shape of `weights`."""
+        named = self.model.named_parameters()
+        return {name.replace(".base_layer.", "."): weight.shape for name, weight in named if ".lora_" not in name}
+
+    @property
+    def size(self) -> str:
+        """In words: how many parameters, and how many of an adapter beside them."""
+        whole = sum(shape.numel() for shape in self.shapes.values())
+        own = sum(weight.numel() for _, weight in self.trained())
+        return f"{whole / 1e6:.2f}M parameters" + (f" and LoRA of {own / 1e6:.2f}M" if self.adapted else "")
 
     @property
     def stop_ids(self) -> set[int]:
@@ -98,7 +122,7 @@ class Policy:
         """FloatingPointError naming the first weight, or state of the optimizer, that is not finite on this rank."""
         values = {
             f"{kind} of {name}": getattr(local(value), "scale", local(value))  # 8 bits: codes and scales
-            for name, weight in self.model.named_parameters()
+            for name, weight in self.trained()
             for kind, value in {"the value": weight.detach(), **self.optimizer.state.get(weight, {})}.items()
             if torch.is_tensor(value)
         }
@@ -108,18 +132,29 @@ class Policy:
         raise FloatingPointError(f"policy {self.name}: {name} is not finite; go on from the last checkpoint")
 
     def save(self, folder: Path) -> None:
-        """Write what `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` read.
+        """Write what `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` read; of an adapted
+        policy its adapter, which `PeftModel.from_pretrained` reads.
 
         All ranks of the policy have to call it; the first one writes.
         """
+        if self.adapted:
+            lora.save_adapter(self.model, self.name, folder, self.rank == 0)
+            if self.rank == 0:
+                self.tokenizer.save_pretrained(folder)
+        else:
+            self.save_whole(folder, self.weights())
+
+    def save_whole(self, folder: Path, weights: Iterator[tuple[str, Tensor]]) -> None:
+        """Write a model with these weights and the tokenizer. All ranks of the policy have to call it."""
         first = self.rank == 0
         whole = {}
-        for name, weight in self.weights():
+        for name, weight in weights:
             if first:
                 whole[name] = weight.cpu()
         if first:
             config = copy.deepcopy(self.model.config)
-            config.architectures, config.dtype = [type(self.model).__name__.removeprefix("FSDP")], torch.float32
+            config.architectures = [type(self.model).__name__.removeprefix("FSDP")]
+            config.dtype = next(iter(whole.values())).dtype
             config.save_pretrained(folder)
             self.model.generation_config.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
@@ -133,15 +168,20 @@ def decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
 
 
 def make_optimizer(
-    model: nn.Module, lr: float, adam_beta2: float = 0.99, adam_eps: float = 1e-5, kind: str = "adamw"
+    model: nn.Module,
+    lr: float,
+    adam_beta2: float = 0.99,
+    adam_eps: float = 1e-5,
+    kind: str = "adamw",
+    weights: Iterable[nn.Parameter] | None = None,
 ) -> torch.optim.Optimizer:
-    """AdamW without weight decay: the clipped objective is the only thing that moves the weights.
+    """AdamW without weight decay, over all weights unless told which: the clipped objective alone moves them.
 
     The defaults are those of the tiny model. The gradients of its unused vocabulary are tiny and pure noise; a smaller
     eps would blow them up to full steps, which takes a warm-started policy apart within ten steps. "adamw8bit" keeps
     the moments in 8 bits, a quarter of their memory (arXiv 2110.02861); ImportError with what to install.
     """
-    weights = list(model.parameters())
+    weights = list(model.parameters() if weights is None else weights)
     options = {"lr": lr, "betas": (0.9, adam_beta2), "eps": adam_eps, "weight_decay": 0.0}
     if kind == "adamw":
         return torch.optim.AdamW(weights, fused=weights[0].is_cuda, **options)  # type: ignore[arg-type]
@@ -155,9 +195,24 @@ def make_optimizer(
 def make_policy(
     name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, lr: float, device: str = "cpu",
     mesh: DeviceMesh | None = None, checkpointing: bool = False, fused: bool = False, adam_beta2: float = 0.99,
-    adam_eps: float = 1e-5, optimizer: str = "adamw",
+    adam_eps: float = 1e-5, optimizer: str = "adamw", adapted: bool = False, root: LogProbs | None = None,
 ) -> Policy:  # fmt: skip
-    """A policy from a model on the CPU: moved to `device`, or sharded over the ranks of `mesh`."""
+    """A policy from a model on the CPU: moved to `device`, or sharded over the ranks of `mesh`.
+
+    `adapted`: it trains its adapter, which the model has already; `root` is that of a policy with the same model, which
+    has been moved.
+    """
+    root = root or _place(model, device, mesh, checkpointing, fused, adapted)
+    weights = [weight for _, weight in lora.adapter_weights(model, name)] if adapted else None
+    adam = make_optimizer(model, lr, adam_beta2, adam_eps, optimizer, weights)
+    return Policy(name, model, tokenizer, adam, mesh, root, adapted)
+
+
+def _place(
+    model: PreTrainedModel, device: str, mesh: DeviceMesh | None, checkpointing: bool, fused: bool, adapted: bool
+) -> LogProbs:
+    if adapted and device.startswith("cuda"):
+        lora.to_bfloat16(model)
     if fused and device.startswith("cuda"):
         fuse_layers(model)
     if checkpointing:  # activations of a layer are computed again in the backward pass instead of kept
@@ -168,4 +223,4 @@ def make_policy(
         model.to(device)  # type: ignore[arg-type]
     else:
         shard(root, list(model.model.layers), mesh)
-    return Policy(name, model, tokenizer, make_optimizer(model, lr, adam_beta2, adam_eps, optimizer), mesh, root)
+    return root

@@ -8,7 +8,8 @@
     evaluations.jsonl        held-out success before, during and after training
     boards.jsonl             a few held-out boards at every evaluation (boards.py)
     run.json                 the commands that worked on the run (log.py)
-    checkpoints/step-000020/ POLICY/ (a transformers folder), POLICY/optimizer/ (sharded), state.json
+    checkpoints/step-000020/ POLICY/ (a folder of transformers or peft), POLICY/optimizer/ (sharded), state.json
+    bases/POLICY/            the frozen model below adapters, where it is nowhere else
     checkpoints/latest       name of the newest complete checkpoint
 
 A checkpoint is written under a temporary name and renamed when it is complete, so a kill leaves either all of it or
@@ -71,8 +72,8 @@ def save_checkpoint(
         os.replace(temporary, final)
         write_text(folder / "latest", final.name)
         to_disk(folder)
-        kept = [path for path in _checkpoints(run) if _step(path) <= step][-keep:]
-        for path in _checkpoints(run):  # newer ones are left over where a run went on from an older one
+        kept = [path for path in checkpoints(run) if step_of(path) <= step][-keep:]
+        for path in checkpoints(run):  # newer ones are left over where a run went on from an older one
             if path not in kept:
                 shutil.rmtree(path)
     world.barrier()
@@ -110,13 +111,13 @@ def _optimizer_io(io: Callable[..., Any], policy: Policy, folder: Path) -> dict[
 # -------------------------------------------------------------------------------------------------------------- loading
 
 
-def _checkpoints(run: Path) -> list[Path]:
+def checkpoints(run: Path) -> list[Path]:
     """The checkpoints of a run folder, oldest first."""
     found = (run / "checkpoints").glob("step-*")
-    return sorted((path for path in found if re.fullmatch(r"step-\d{6,}", path.name)), key=_step)
+    return sorted((path for path in found if re.fullmatch(r"step-\d{6,}", path.name)), key=step_of)
 
 
-def _step(checkpoint: Path) -> int:
+def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("step-"))
 
 
@@ -125,7 +126,7 @@ def latest_checkpoint(run: Path) -> Path:
 
     Raises FileNotFoundError naming the folder when there is none, ValueError when `latest` names no checkpoint.
     """
-    pointer, found = run / "checkpoints" / "latest", _checkpoints(run)
+    pointer, found = run / "checkpoints" / "latest", checkpoints(run)
     if not found:
         raise FileNotFoundError(f"{run}: no complete checkpoint in its folder checkpoints/")
     if not pointer.exists():
@@ -149,7 +150,7 @@ def read_state(checkpoint: Path, world: World | None = None, training: bool = Tr
     problem = _problem(checkpoint, world, training)
     if problem:
         run = checkpoint.parent.parent
-        older = [path for path in _checkpoints(run) if _step(path) < _step(checkpoint)]
+        older = [path for path in checkpoints(run) if step_of(path) < step_of(checkpoint)]
         raise ValueError(f"{problem}; {_way_out(run, older, world, training)}")
     return _state(checkpoint)
 
@@ -165,7 +166,7 @@ def _problem(checkpoint: Path, world: World, training: bool) -> str:
         state = read_sealed(checkpoint / "state.json")
     except ValueError as error:
         return str(error)
-    if state.get("step") != _step(checkpoint):
+    if state.get("step") != step_of(checkpoint):
         return f"{checkpoint / 'state.json'}: belongs to step {state.get('step')!r}"
     wanted = [(checkpoint / name, -1, digest) for name, digest in state.get("files", {}).items()]
     if training:

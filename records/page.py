@@ -290,10 +290,11 @@ def compact(row: Record) -> Record:
 def summary(run: Run) -> list[tuple[str, str]]:
     """The facts above the curves."""
     config = run.config
+    model = [config["model"]] if isinstance(config["model"], str) else config["model"]  # an older run had one
     facts = [
         ("Task", f"{config['task']} ({config['workflow']})"),
         ("Sampling", f"{config['sampling']}, K = {config['num_candidates']}, at most {config['max_turns']} turns"),
-        ("Model", f"{config['model']}; policies: {', '.join(run.policies)}; agents: {', '.join(run.agents)}"),
+        ("Model", f"{' '.join(model)}; policies: {', '.join(run.policies)}; agents: {', '.join(run.agents)}"),
         ("Steps", f"{len(run.metrics)} of {config['steps']}, {config['envs_per_step']} environments each"),
     ]
     if run.evaluations:

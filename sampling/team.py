@@ -61,13 +61,12 @@ class Team:
 
     def describe(self) -> str:
         """Policies, their sizes, the agents they speak for and the ranks they live on. All ranks call it."""
-        sizes = {name: sum(p.numel() for p in policy.model.parameters()) for name, policy in self.policies.items()}
-        sizes = self.world.merge(sizes)
+        sizes = self.world.merge({name: policy.size for name, policy in self.policies.items()})
         parts = []
         for name, ranks in self.homes.items():
             agents = [agent for agent, owner in self.policy_of.items() if owner == name]
             where = f" on ranks {ranks[0]}-{ranks[-1]}" if self.world.size > 1 else ""
-            parts.append(f"policy {name} ({sizes[name] / 1e6:.2f}M parameters) plays {', '.join(agents)}{where}")
+            parts.append(f"policy {name} ({sizes[name]}) plays {', '.join(agents)}{where}")
         return "; ".join(parts)
 
     def set_lr(self, lr: float) -> None:

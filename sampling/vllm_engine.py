@@ -43,7 +43,7 @@ class VllmEngine:
         self.policy, self.max_tokens, self.can_sleep, self.asleep = policy, max_tokens, sleep, False
         self.context = context or policy.model.config.max_position_embeddings
         self.dtype = engine_dtype(policy.device)
-        self.shapes = {name: weight.shape for name, weight in policy.model.named_parameters()}
+        self.shapes = policy.shapes
         self.submitted = 0
         vllm = import_vllm(policy.device)
         torch.cuda.empty_cache()  # vLLM takes its memory from what is free, not from what torch keeps for later

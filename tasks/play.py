@@ -6,7 +6,6 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from envs import TASKS, Env, InfraError, Message, Reward, make_env, mixed_reward, picture, stages
@@ -140,11 +139,12 @@ def load(given: argparse.Namespace) -> tuple[Env, Ask, int]:
     """A held-out level of a run (or of the task, for a model), its team, and T. ValueError as evaluate.py has it."""
     from evaluate import load_team  # torch, and a floor above: only this command needs it, and only with --team
     from prepare import scoring_pool
+    from records.parts import part_of_run
 
     options = ["--workflow", given.workflow] if given.workflow else []
     options += ["--env-options", *given.options] if given.options else []
     options += ["--max-turns", str(given.max_turns)] if given.max_turns else []
-    if not (Path(given.team) / "checkpoints").exists():  # a model, which plays every agent
+    if not (part := part_of_run(given.team)) or part.policy:  # a model, which plays every agent
         options += ["--task", given.task]
     _, config, task, team = load_team(given.team, given.data or "", [], options)
     if config.task != located(given.task):

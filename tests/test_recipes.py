@@ -124,7 +124,7 @@ def test_every_file_of_a_row_is_used_and_every_recipe_is_on_the_page():
 def test_a_recipe_is_the_setting_of_the_paper(base):
     config, objective = parse(words(base, ()))
     task, size = base.rsplit("_", 1)
-    assert (config.task, config.model.lower()) == (task, f"qwen/qwen3-{size}")
+    assert (config.task, [name.lower() for name in config.model]) == (task, [f"qwen/qwen3-{size}"])
     assert (config.num_candidates, config.max_turns, config.alpha) == (4, 4, 1)
     assert (config.envs_per_step, objective.minibatches, objective.epochs) == (128, 2, 1)
     assert (config.sampling, config.grouping, config.policies) == ("tree", "agent_turn", ["per_role"])

@@ -1,0 +1,397 @@
+"""Adapters: policies that share a frozen model, what engines and checkpoints get, ranks, exact resuming."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from helpers import (
+    assert_gradients_close,
+    make_sample,
+    objective,
+    reference_logprobs,
+    small_model,
+    watch_gradients,
+)
+from ranks import run_ranks
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import evaluate
+import prepare
+import train
+from distributed.world import World, start
+from grouping import assign_advantages, group_samples
+from model import fused, lora, tiny
+from model.attention import packed
+from model.packing import pack_samples
+from model.policy import make_policy
+from options import parse
+from records.checkpoint import latest_checkpoint
+from sampling.transformers_engine import TransformersEngine
+from update import update
+
+peft = pytest.importorskip("peft")
+ROLES = ["tool_user", "planner"]
+RUN = "--envs-per-step 4 --num-candidates 3 --max-turns 1 --eval-envs 6 --warm-start 25 --device cpu".split()  # noqa: SIM905
+RUN += ["--env-options", "rows=3", "cols=3", "blocks=0", "max_moves=4", "view=cells", "--policies", "per_role"]
+LORA = ["--adapter", "lora", "--lora-rank", "4", "--save-every", "1", "--keep", "9", "--trees", "0"]
+
+
+def pair(checkpointing=False, mesh=None, architecture="qwen3", **layout):
+    """Two policies on one model, with adapters that are no longer 0."""
+    model = small_model(architecture, **layout)
+    for name in "ab":
+        lora.add_adapter(model, name, 4, 0)
+    with torch.no_grad():
+        for i, name in enumerate("ab"):
+            for j, (_, weight) in enumerate(lora.adapter_weights(model, name)):
+                weight += 0.1 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(100 * i + j))
+    first = make_policy("a", model, tiny.build_tokenizer(), 1e-2, "cpu", mesh, checkpointing, adapted=True)
+    return first, make_policy(
+        "b", model, first.tokenizer, 1e-2, "cpu", mesh, checkpointing, adapted=True, root=first.root
+    )
+
+
+def batch(shift=0):
+    samples = [make_sample(float(i * (env + 1) % 3), [5 + shift, 6, env], [7 + i, 2 + env, 4], key=(env, 0, "a"))
+               for env in range(3) for i in range(4)]  # fmt: skip
+    assign_advantages(group_samples(samples))
+    return samples
+
+
+def whole(policy):
+    return {name: weight.clone() for name, weight in policy.weights()}
+
+
+def named(policy):
+    return {name: weight.detach().clone() for name, weight in policy.model.named_parameters()}
+
+
+def plain(policy):
+    """A model without adapters that has the weights of a policy."""
+    model = type(policy.model)(policy.model.config)
+    missing, unexpected = model.load_state_dict(whole(policy), strict=False)
+    assert not unexpected
+    assert set(missing) <= {"lm_head.weight"}
+    model.tie_weights()
+    return model
+
+
+# ---------------------------------------------------------------------------------------------------------- one process
+
+
+@pytest.mark.parametrize("architecture", ["qwen3", "qwen2", "llama"])
+@pytest.mark.parametrize("tie", [True, False])
+def test_what_engines_get_computes_what_the_policy_does(architecture, tie):
+    """Under the model's own names; the two policies differ, and their turns may come in any order."""
+    policies = pair(architecture=architecture, tie=tie)
+    samples = batch()[:3]
+    found = {}
+    for policy in (*policies, policies[0]):
+        model = plain(policy)
+        assert {name: tuple(w.shape) for name, w in model.named_parameters()} == {
+            name: tuple(shape) for name, shape in policy.shapes.items()
+        }
+        expected = torch.cat([reference_logprobs(model, sample) for sample in samples])
+        with packed(policy.model), torch.no_grad():
+            found[policy.name] = policy.logprobs(pack_samples([samples]), 1.0)[0]
+        torch.testing.assert_close(found[policy.name], expected, atol=1e-5, rtol=1e-5)
+    assert (found["a"] - found["b"]).abs().max() > 0.01
+
+
+def test_a_new_adapter_changes_nothing_and_is_the_same_for_the_same_seed():
+    model, again, other = small_model(), small_model(), small_model()
+    for one, seed in ((model, 0), (again, 0), (other, 1)):
+        lora.add_adapter(one, "p", 4, seed)
+    policy = make_policy("p", model, tiny.build_tokenizer(), 1e-2, adapted=True)
+    expected = dict(small_model().named_parameters())
+    assert all(torch.equal(weight, expected[name]) for name, weight in policy.weights())
+    own, same, differs = (dict(lora.adapter_weights(one, "p")) for one in (model, again, other))
+    assert all(torch.equal(weight, same[name]) for name, weight in own.items())
+    assert any(not torch.equal(weight, differs[name]) for name, weight in own.items())
+    assert len(own) == 2 * 7 * 2  # A and B of seven linear layers in two blocks
+
+
+def test_an_update_moves_one_adapter_and_nothing_else():
+    a, b = pair()
+    for policy, other in ((a, b), (b, a)):
+        before = named(policy)
+        update(policy, batch(), objective(minibatches=2))
+        own = {name for name, _ in policy.trained()}
+        moved = {name for name, weight in named(policy).items() if not torch.equal(weight, before[name])}
+        assert moved == own
+        assert not own & {name for name, _ in other.trained()}
+    assert all(weight.grad is None for _, weight in a.model.named_parameters())
+    assert {id(w) for group in a.optimizer.param_groups for w in group["params"]} == {id(w) for _, w in a.trained()}
+
+
+def test_gradients_are_those_of_the_merged_model():
+    """d L / d B = scale * (d L / d W) A^T and d L / d A = scale * B^T (d L / d W), with W of a model by itself."""
+    a, _ = pair()
+    twin = make_policy("twin", plain(a), a.tokenizer, 1e-2)
+    seen, expected = watch_gradients(a), watch_gradients(twin)
+    adapters = {name: weight.detach().clone() for name, weight in a.trained()}
+    for policy in (a, twin):
+        update(policy, batch(), objective())
+    (found,), (full,) = seen, expected
+    assert found.keys() == adapters.keys()
+    wanted = {}
+    for name in adapters:
+        layer, matrix = name.split(".lora_")
+        gradient, scale = full[f"{layer}.weight"], lora.ALPHA / 4
+        low, high = (adapters[f"{layer}.lora_{x}.of_a.weight"] for x in "AB")
+        wanted[name] = scale * (high.T @ gradient if matrix[0] == "A" else gradient @ low.T)
+    assert_gradients_close(found, wanted, 1e-4)
+
+
+@pytest.mark.parametrize("how", ["checkpointing", pytest.param("compiled", marks=pytest.mark.slow)])
+def test_checkpointing_and_compiled_layers_change_nothing(how):
+    expected, policies = pair(layers=1), pair(how == "checkpointing", layers=1)
+    if how == "compiled":
+        fused.fuse_layers(policies[0].model, backend="eager")
+    for one, two in zip((*expected, expected[0]), (*policies, policies[0]), strict=True):
+        for policy in (one, two):
+            update(policy, batch(), objective())
+        for name, weight in whole(two).items():
+            torch.testing.assert_close(weight, whole(one)[name], atol=2e-5, rtol=1e-4)
+
+
+def test_the_frozen_head_gets_no_gradient_and_none_is_computed(monkeypatch):
+    from model import logprobs
+
+    monkeypatch.setattr(logprobs, "_add_product", lambda *_: pytest.fail("the gradient of a frozen head"))
+    update(pair()[0], batch(), objective())
+
+
+def test_on_a_gpu_the_frozen_weights_take_two_bytes():
+    model = small_model()
+    lora.add_adapter(model, "a", 4, 0)
+    lora.to_bfloat16(model)
+    kinds = {".lora_" in name: weight.dtype for name, weight in model.named_parameters()}
+    assert kinds == {True: torch.float32, False: torch.bfloat16}
+
+
+@pytest.mark.parametrize("name", ["keys", "items", "update", "train", "default", "lora_A", "base_layer", "a"])
+def test_a_policy_may_have_any_name(name):
+    model = small_model()
+    for policy in (name, "z"):
+        lora.add_adapter(model, policy, 2, 0)
+    policy = make_policy(name, model, tiny.build_tokenizer(), 1e-2, adapted=True)
+    update(policy, batch(), objective())
+    assert policy.shapes.keys() == dict(small_model().named_parameters()).keys() == whole(policy).keys()
+
+
+# ---------------------------------------------------------------------------------------------------------------- ranks
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_ranks_move_adapters_as_one_process_does(size, checkpointing):
+    alone = pair()
+
+    def steps(policies):
+        for step in range(2):
+            for shift, policy in enumerate(policies):
+                update(policy, batch(shift), objective(minibatches=2, grad_clip=0.5), (0, step))
+
+    def work(rank):
+        mesh = start("cpu").meshes({"a": list(range(size))})["a"]
+        policies = pair(checkpointing, mesh)
+        frozen = {name: w.clone() for name, w in lora.merged_weights(policies[0].root, policies[0].model)}
+        steps(policies)
+        after = dict(lora.merged_weights(policies[0].root, policies[0].model))
+        assert all(torch.equal(weight, after[name]) for name, weight in frozen.items())
+        return [whole(policy) for policy in policies]
+
+    steps(alone)
+    for found in run_ranks(size, work):
+        for weights, policy in zip(found, alone, strict=True):
+            for name, weight in whole(policy).items():
+                torch.testing.assert_close(weights[name], weight, atol=2e-5, rtol=1e-4)
+
+
+# ----------------------------------------------------------------------------------------------------------------- runs
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run of two adapters, three steps, with all its checkpoints."""
+    folder = tmp_path_factory.mktemp("runs") / "lora"
+    train.main([*RUN, *LORA, "--steps", "3", "--output-dir", str(folder)])
+    return folder
+
+
+def lines(capsys, *argv):
+    capsys.readouterr()
+    evaluate.main([str(value) for value in argv])
+    return capsys.readouterr().out.strip().splitlines()
+
+
+def refuses(main, *argv):
+    with pytest.raises(SystemExit) as exit_:
+        main([str(value) for value in argv])
+    return str(exit_.value.code)
+
+
+def test_policies_share_one_model_and_one_engine():
+    config, _ = parse([*RUN, *LORA])
+    task = prepare.task_of(config)
+    team = prepare.make_team(config, ROLES, World(), prepare.first_models(config, task, World()))
+    first, second = team.policies.values()
+    assert first.model is second.model
+    assert first.root is second.root
+    assert first.optimizer is not second.optimizer
+    assert len({id(engine) for engine in team.engines.values()}) == 1
+    assert "plays tool_user" in team.describe()
+    assert " and LoRA of 0.01M) " in team.describe()
+    engine = TransformersEngine(first, 4)
+    engine.load(first.weights(engine.dtype))
+
+
+def test_the_learning_rate_is_that_of_adapters(run):
+    assert parse(["--adapter", "lora"])[0].lr == pytest.approx(4e-3)
+    assert parse(["--adapter", "lora", "--model", "org/x"])[0].lr == pytest.approx(1e-5)
+    assert parse(["--adapter", "lora", "--lr", "1e-3"])[0].lr == 1e-3
+    assert parse(["--adapter", "lora", "--model", str(run)])[0].lr == pytest.approx(4e-3)
+    assert parse(["--model", str(run)])[0].lr == pytest.approx(4e-4)
+
+
+def test_a_checkpoint_is_a_folder_of_peft(run):
+    folder = latest_checkpoint(run)
+    kept = json.loads((folder / "state.json").read_text())["files"]
+    for name in ROLES:
+        saved = json.loads((folder / name / "adapter_config.json").read_text())
+        assert (saved["peft_type"], saved["r"], saved["base_model_name_or_path"]) == (
+            "LORA", 4, str(run / "bases" / "tool_user")
+        )  # fmt: skip
+        assert f"{name}/adapter_model.safetensors" in kept
+        assert not (folder / name / "model.safetensors").exists()
+        base = AutoModelForCausalLM.from_pretrained(saved["base_model_name_or_path"])
+        theirs = peft.PeftModel.from_pretrained(base, folder / name)
+        merged, _ = lora.load_whole(str(folder / name))
+        sample = make_sample(prompt=[5, 6, 7], response=[8, 9, 4])
+        with torch.no_grad():
+            own, expected = (reference_logprobs(model, sample) for model in (merged, theirs))
+            untrained = reference_logprobs(AutoModelForCausalLM.from_pretrained(run / "bases" / "tool_user"), sample)
+        torch.testing.assert_close(own, expected, atol=1e-5, rtol=1e-5)
+        assert not torch.allclose(own, untrained, atol=1e-4), "it was trained"
+    assert [path.name for path in (run / "bases").iterdir()] == ["tool_user"], "one for both"
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_resumed_run_goes_on_as_if_nothing_had_happened(run, tmp_path, ranks):
+    copy = tmp_path / "cut"
+    shutil.copytree(run, copy)
+    for step in (2, 3):
+        shutil.rmtree(copy / "checkpoints" / f"step-{step:06d}")
+    (copy / "checkpoints" / "latest").write_text("step-000001")
+    argv = [*RUN, *LORA, "--steps", "3", "--output-dir", str(copy), "--resume"]
+    run_ranks(ranks, lambda rank: train.main(argv)) if ranks > 1 else train.main(argv)
+    found, expected = ((path / "metrics.jsonl").read_text() for path in (copy, run))
+    if ranks == 1:
+        assert found == expected
+    for name in ROLES:
+        one, two = (
+            dict(lora.load_whole(str(latest_checkpoint(path) / name))[0].named_parameters()) for path in (copy, run)
+        )
+        for key, weight in one.items():
+            torch.testing.assert_close(weight, two[key], atol=0 if ranks == 1 else 1e-4, rtol=0)
+
+
+def test_another_rank_of_adapters_is_refused(run):
+    argv = [*RUN, *LORA, "--steps", "3", "--output-dir", str(run), "--resume", "--lora-rank", "8"]
+    assert "was started with --lora-rank 4" in refuses(train.main, *argv)
+
+
+def test_a_run_is_evaluated_moved_and_merged(run, tmp_path, capsys):
+    expected = lines(capsys, run, "--envs", 6)
+    saved = [json.loads(line) for line in (run / "evaluations.jsonl").read_text().splitlines()][-1]
+    assert expected[-1].startswith(f"success {saved['success']:.2f} ")
+    merged = lines(capsys, run, "--envs", 6, "--merge", tmp_path / "merged")
+    assert merged == expected
+    team = [f"{name}={tmp_path / 'merged' / name}" for name in ROLES]
+    options = ["--envs", 6, "--max-turns", 1, "--max-response-tokens", 16, "--device", "cpu", *RUN[12:18]]
+    assert RUN[12] == "--env-options"
+    assert lines(capsys, "--team", *team, *options)[1:] == expected[1:]
+    AutoTokenizer.from_pretrained(tmp_path / "merged" / "planner")
+    weight = AutoModelForCausalLM.from_pretrained(tmp_path / "merged" / "planner").model.layers[0].mlp.up_proj.weight
+    base = AutoModelForCausalLM.from_pretrained(run / "bases" / "tool_user").model.layers[0].mlp.up_proj.weight
+    assert not torch.equal(weight, base)
+
+    moved = tmp_path / "elsewhere"
+    shutil.copytree(run, moved)
+    hidden = run.with_name("hidden")
+    run.rename(hidden)
+    try:
+        assert lines(capsys, moved, "--envs", 6)[1:] == expected[1:]
+        parts = [f"{name}={moved}" for name in ROLES]
+        assert lines(capsys, "--team", *parts, "--envs", 6)[1:] == expected[1:]
+    finally:
+        hidden.rename(run)
+
+
+def test_adapters_and_whole_models_play_and_train_on(run, tmp_path, capsys):
+    """From adapters to whole weights and back: a part is merged, and what is below new adapters is in the new run."""
+    argv = [*RUN[:8], "--steps", "1", "--device", "cpu", "--model", f"tool_user={run}@1", f"planner={run}"]
+    train.main([*argv, "--output-dir", str(tmp_path / "full")])
+    assert (latest_checkpoint(tmp_path / "full") / "planner" / "model.safetensors").is_file()
+    argv[-2] = f"tool_user={tmp_path / 'full'}"
+    train.main([*argv, *LORA, "--output-dir", str(tmp_path / "again")])
+    assert sorted(path.name for path in (tmp_path / "again" / "bases").iterdir()) == sorted(ROLES)
+    shutil.rmtree(tmp_path / "full")
+    assert "(n=3, se " in lines(capsys, tmp_path / "again", "--envs", 3)[-1]
+
+
+def test_a_model_of_a_folder_is_named_not_copied(tmp_path):
+    model, tokenizer = tiny.build(0)
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    options = [*RUN[:8], *RUN[10:], *LORA, "--model", str(tmp_path / "model"), "--max-response-tokens", "4"]
+    train.main([*options, "--steps", "1", "--warm-start", "0", "--output-dir", str(tmp_path / "run")])
+    assert not (tmp_path / "run" / "bases").exists()
+    saved = json.loads((latest_checkpoint(tmp_path / "run") / "planner" / "adapter_config.json").read_text())
+    assert saved["base_model_name_or_path"] == str(tmp_path / "model")
+
+
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "adapter_config.json"])
+def test_a_damaged_adapter_is_named(run, tmp_path, name):
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    path = latest_checkpoint(copy) / "planner" / name
+    path.write_bytes(path.read_bytes()[:-3])
+    assert str(path) in refuses(evaluate.main, copy)
+    folder = tmp_path / "alone"
+    shutil.copytree(path.parent, folder)
+    message = refuses(evaluate.main, folder, *RUN[8:])
+    assert message.startswith(f"evaluate.py: error: --model {folder}: ")
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"base_model_name_or_path": None}, "base_model_name_or_path is missing"),
+        ({"base_model_name_or_path": "/nowhere/model"}, "there is no such folder"),
+        ({"use_dora": True}, "only plain LoRA"),
+        ({"bias": "all"}, "only plain LoRA"),
+        ({"peft_type": "IA3"}, "adapter: "),
+        ({"r": 2}, "adapter: "),
+        ({"target_modules": ["q_proj"]}, "does not fit the model: 24 weights"),
+    ],
+)
+def test_an_adapter_that_cannot_be_used_is_refused(run, tmp_path, change, words):
+    folder = tmp_path / "adapter"
+    shutil.copytree(latest_checkpoint(run) / "planner", folder)
+    saved = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps(saved | change))
+    message = refuses(evaluate.main, folder, *RUN[8:])
+    assert words in message
+    assert message.startswith("evaluate.py: error: --model ")
+    assert "\n" not in message
+
+
+def test_without_peft_the_error_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "peft", None)
+    message = refuses(train.main, *RUN, *LORA, "--warm-start", "0", "--steps", "1", "--output-dir", tmp_path / "run")
+    assert "--adapter lora: peft cannot be imported" in message
+    assert "pip install" in message
