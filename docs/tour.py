@@ -49,7 +49,7 @@ OPTIONS = (
     "--steps 2 --envs-per-step 8 --num-candidates 4 --max-turns 3 --warm-start 30 --minibatches 1 --lr-warmup 1 "
     "--eval-envs 20 --trees 8 --lr 1e-4 --seed 0 --device cpu"
 )
-ENV = 0  # the environment that the tour follows
+ENV = 5  # the environment that the tour follows
 
 
 @dataclass

@@ -26,7 +26,7 @@ SMALL = [
     "--envs-per-step",
     "2",
     "--warm-start",
-    "2",
+    "20",
     "--eval-envs",
     "4",
     "--max-turns",
