@@ -317,8 +317,9 @@ def save_bases(policies: Mapping[str, Policy], run: Path) -> None:
 def first_models(config: Config, task: Task, world: World) -> Load:
     """How the policies start: as `--model` says, warm-started once for all that start from the same model.
 
-    In a team with the tiny model only that one is warm-started: it alone has no idea of how to answer. All ranks call
-    it. ValueError on a policy without a model, and on a run that is damaged or has no policy for these agents.
+    Policies of runs are not warm-started, and in a team with the tiny model only that one is: it alone has no idea of
+    how to answer. All ranks call it. ValueError on a policy without a model, and on a run that is damaged or has no
+    policy for these agents.
     """
     policy_of = parse_policies(config.policies, task.training.agents)
     sources = sources_of(config.model, list(dict.fromkeys(policy_of.values())))
@@ -330,24 +331,22 @@ def first_models(config: Config, task: Task, world: World) -> Load:
         if source in parts:
             part, agents = parts[source], [agent for agent, owner in policy_of.items() if owner == name]
             folders[name] = str(part.folder(agents, read_config(part.run)["policies"]))
-    warm = {
-        folder: warm_started(folder, config, task, world)
-        for folder in dict.fromkeys(folders.values())
-        if folder == "tiny" or (config.warm_start and "tiny" not in folders.values())
-    }
-    plain = {source for source in sources.values() if source not in parts and source not in warm}
+    models = [source for source in dict.fromkeys(sources.values()) if source not in parts]
+    imitating = [source for source in models if source == "tiny"] or (models if config.warm_start else [])
+    loaded = {source: warm_started(source, config, task, world) for source in imitating}
+    # what anybody can load by its name: the run need not keep a copy (`save_bases`)
+    lasting = {name for name in models if name not in imitating and not lora.is_adapter(Path(name))}
 
     def load(name: str) -> Loaded:
         source = folders[name]
         if config.adapter == "lora":  # one model for all policies that start from it
-            model, tokenizer = warm[source] = warm.get(source) or load_whole(source)
-            model.name_or_path = (
-                (str(Path(source).resolve()) if Path(source).is_dir() else source) if source in plain else ""
-            )
+            model, tokenizer = loaded[source] = loaded.get(source) or load_whole(source)
+            known = str(Path(source).resolve()) if Path(source).is_dir() else source
+            model.name_or_path = known if source in lasting else ""
             return model, tokenizer
-        if source not in warm:
+        if source not in loaded:
             return load_whole(source)
-        model, tokenizer = warm[source]
+        model, tokenizer = loaded[source]
         return copy.deepcopy(model), tokenizer
 
     return load

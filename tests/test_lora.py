@@ -338,6 +338,11 @@ def test_adapters_and_whole_models_play_and_train_on(run, tmp_path, capsys):
     argv[-2] = f"tool_user={tmp_path / 'full'}"
     train.main([*argv, *LORA, "--output-dir", str(tmp_path / "again")])
     assert sorted(path.name for path in (tmp_path / "again" / "bases").iterdir()) == sorted(ROLES)
+    shutil.copytree(latest_checkpoint(tmp_path / "again") / "planner", tmp_path / "adapter")  # outside of any run
+    argv[argv.index("--model") + 1 :] = [str(tmp_path / "adapter"), "--policies", "per_role", *RUN[12:18]]
+    train.main([*argv, *LORA, "--output-dir", str(tmp_path / "adapted"), "--max-response-tokens", "8"])
+    assert [path.name for path in (tmp_path / "adapted" / "bases").iterdir()] == ["tool_user"]
+    assert "(n=3, se " in lines(capsys, tmp_path / "adapted", "--envs", 3)[-1]
     shutil.rmtree(tmp_path / "full")
     assert "(n=3, se " in lines(capsys, tmp_path / "again", "--envs", 3)[-1]
 
