@@ -95,6 +95,8 @@ def started(argv: Sequence[str] | None) -> Iterator[Run]:
         try:
             try:
                 config, objective = parse(argv)
+                if config.device == "cpu" and set(config.model) == {"tiny"}:
+                    torch.set_num_threads(1)  # two gain little, and wait for each other where a neighbour is busy
                 world = start(config.device)
                 stop = held.enter_context(Stop())
                 config.output_dir = folder = world.gather(config.output_dir)[0]  # its default holds the time of day

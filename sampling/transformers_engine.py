@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import islice
 
 import torch
@@ -24,7 +23,6 @@ from model.policy import Policy
 from sampling.engine import Weights, checked, engine_dtype, random_state_kept, uniforms
 from sampling.requests import Completion, Request
 
-SMALL = 10**6  # parameters of a model whose matrices are too small to be worth sharing between threads
 MOST = 32  # answers that share one copy of their prompt: attention pads to the most branches of a prompt
 
 
@@ -67,11 +65,10 @@ class TransformersEngine:
             if len(request.prompt_ids) < self.context:
                 seeds.setdefault(tuple(request.prompt_ids), []).extend(request.seed + k for k in range(n))
         answers: dict[tuple[int, ...], list[Completion]] = {prompt: [] for prompt in seeds}
-        with one_thread(self.model.num_parameters() < SMALL):
-            for batch in self._batches(seeds):
-                completions = iter(self._sample(batch, temperature, top_p))
-                for prompt, part in batch:
-                    answers[prompt] += islice(completions, len(part))
+        for batch in self._batches(seeds):
+            completions = iter(self._sample(batch, temperature, top_p))
+            for prompt, part in batch:
+                answers[prompt] += islice(completions, len(part))
         iterators = {prompt: iter(completions) for prompt, completions in answers.items()}
         return [list(islice(iterators.get(tuple(request.prompt_ids), iter(())), n)) for request in requests]
 
@@ -200,17 +197,6 @@ class Cache:
         slots, width = self.table.shape
         together = x[self.table].transpose(1, 2).reshape(slots, x.shape[1], width * x.shape[2], x.shape[3])
         return (together @ y).view(slots, x.shape[1], width, x.shape[2], -1)[self.slot, :, self.column]
-
-
-@contextmanager
-def one_thread(wanted: bool) -> Iterator[None]:
-    """Compute on a single thread inside: two that wait for each other are slow where another program is busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1 if wanted else before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def cached_attention(
