@@ -131,7 +131,7 @@ class EngineOptions:
     fused: bool = False
     """compile layers for the update on a GPU: faster, a slow first step"""
     device: str = field(default="", metadata={"metavar": "NAME"})
-    """cpu (tiny: one thread) or cuda (default: if there is one)"""
+    """cuda if there is one, or cpu (tiny: one thread)"""
 
 
 @dataclass
