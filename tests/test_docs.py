@@ -39,7 +39,7 @@ NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 OTHER_OPTIONS = {"--shutdown-timeout", "--nproc-per-node", "--nnodes", "--write"}  # of torchrun and of docs/tour.py
 OPTIONS_OF_PAGE = {  # of torchrun, srun and the scripts of benchmarks/
     "gpu.md": {"--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--kill-on-bad-exit", "--nodes", "--ntasks-per-node"}
-    | {"--gpus-per-node", "--groups", "--candidates", "--budget", "--shape", "--repeats"},
+    | {"--gpus-per-node", "--groups", "--candidates", "--budget", "--shape", "--repeats", "--ranks"},
     "your_team.md": {"--logdir", "--served-model-name"},  # of TensorBoard and vLLM
     "README.md": {"--no-deps", "--extra-index-url"},  # of pip
     "CONTRIBUTING.md": {"--check"},  # of ruff
@@ -424,7 +424,7 @@ def test_the_parts_of_an_update_are_what_was_recorded(gpu, measured):
         ]
         for row in rows
     ]  # fmt: skip
-    assert len(table) == 8
+    assert len(table) == 10
     assert all(row in recorded for row in table[1:])
 
 
