@@ -116,10 +116,8 @@ class TransformersEngine:
             if not len(live):
                 break
             beginnings, branch = torch.unique(branch * logits.shape[1] + token, return_inverse=True)
-            parent, token = (
-                beginnings // logits.shape[1],
-                beginnings % logits.shape[1],
-            )  # (n,) still in order of prompts
+            parent = beginnings // logits.shape[1]  # (n,) in order, and so still in order of prompts
+            token = beginnings % logits.shape[1]  # (n,)
             prompt = prompt[parent]
             cache.follow(parent)
             logits = self._logits(self._hidden(token[:, None], (lengths[prompt] + t)[:, None], cache)[:, 0])

@@ -6,9 +6,11 @@ import copy
 import re
 from collections.abc import Callable, Sequence
 
+import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
+import evaluate
 from envs import InfraError, Reward
 from grouping import GroupKey, Sample
 from model import tiny
@@ -183,3 +185,20 @@ def tables(text):
                 found[-1].append([cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))])
         previous = line
     return found
+
+
+def lines(capsys, *argv):
+    """What `evaluate.py argv` prints."""
+    capsys.readouterr()
+    evaluate.main([str(value) for value in argv])
+    return capsys.readouterr().out.strip().splitlines()
+
+
+def refuses(main, *argv):
+    """The message of a command that must not do its work: one line."""
+    with pytest.raises(SystemExit) as exit_:
+        main([str(word) for word in argv])
+    message = str(exit_.value.code)
+    assert ": error: " in message
+    assert "\n" not in message
+    return message

@@ -6,6 +6,7 @@ import re
 import shutil
 
 import pytest
+from helpers import lines
 
 import evaluate
 import train
@@ -22,13 +23,6 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "run"
     train.main([*RUN.split(), *BOARD.split(), "--output-dir", str(folder)])
     return folder
-
-
-def lines(capsys, *argv):
-    """What `evaluate.py argv` prints."""
-    capsys.readouterr()
-    evaluate.main([str(value) for value in argv])
-    return capsys.readouterr().out.strip().splitlines()
 
 
 def refuses(*argv):

@@ -7,9 +7,11 @@ import pytest
 import torch
 from helpers import (
     assert_gradients_close,
+    lines,
     make_sample,
     objective,
     reference_logprobs,
+    refuses,
     small_model,
     watch_gradients,
 )
@@ -219,18 +221,6 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "lora"
     train.main([*RUN, *LORA, "--steps", "3", "--output-dir", str(folder)])
     return folder
-
-
-def lines(capsys, *argv):
-    capsys.readouterr()
-    evaluate.main([str(value) for value in argv])
-    return capsys.readouterr().out.strip().splitlines()
-
-
-def refuses(main, *argv):
-    with pytest.raises(SystemExit) as exit_:
-        main([str(value) for value in argv])
-    return str(exit_.value.code)
 
 
 def test_policies_share_one_model_and_one_engine():

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import ScriptedEngine, Toy, small_policy
+from helpers import ScriptedEngine, Toy, refuses, small_policy
 from ranks import run_ranks
 
 import evaluate
@@ -48,16 +48,6 @@ BOARD = "--env-options rows=3 cols=3 blocks=0 max_moves=4 view=cells"
 
 def command(folder, steps, *more):
     return [*(SMALL + BOARD).split(), "--steps", str(steps), "--output-dir", str(folder), *more]
-
-
-def refuses(main, *argv):
-    """The message of a command that must not do its work: one line."""
-    with pytest.raises(SystemExit) as exit_:
-        main([str(word) for word in argv])
-    message = str(exit_.value.code)
-    assert ": error: " in message
-    assert "\n" not in message
-    return message
 
 
 def rows(path):
