@@ -1,7 +1,7 @@
 """The paper's table of methods and its ablations with the tiny model on plan_path or another task, on CPU cores only.
 
-    python experiments.py --quick                 main rows and a few ablations, 2 seeds: within 30 minutes on 2 cores
-    python experiments.py                         everything, 3 seeds
+    python experiments.py --quick                 methods and a few other rows, 2 seeds: within 20 minutes on 2 cores
+    python experiments.py                         everything, 5 seeds
     python experiments.py --jobs 50 --time-limit 500      the same on a large machine that you have for only minutes
     python experiments.py --quick --task file.py:Class      the rows that a task of your own has
     python experiments.py --report-only           rebuild table and figure from the existing runs
@@ -34,111 +34,14 @@ from tqdm import tqdm
 
 from records.command import parse_args
 from records.reading import nearest_folder, read_object
-from records.results import Method, collect, learning_curve, machine, play_path, run_folder, table
+from records.results import collect, learning_curve, machine, play_path, run_folder, table
+from records.rows import ABLATIONS, AGENTS, BUDGET, CLAIMS, METHODS, NEAR, NOTES, ROLES, TRAININGS, TURNS, Method
 from tasks.from_options import agents_of, task_words
 
-AGENTS, TURNS, CANDIDATES, ENVS = 2, 6, 8, 32
-BUDGET = ENVS * AGENTS * TURNS * CANDIDATES  # candidates a step at most
-EVERY = 25  # steps between held-out evaluations and checkpoints
+EVERY = 10  # steps between held-out evaluations and checkpoints
 SET_UP = 40  # seconds of a run apart from its steps: imports, warm start, evaluations
 COMMON = f"--device cpu --trees 0 --keep 1 --report-every {EVERY} --save-every {EVERY}"
 LIMITS = {"jobs": (1, 1000), "steps": (1, 10**6), "time-limit": (1, 10**7), "seeds": (0, 2**16 - 1)}  # of the options
-CHAINS = "--sampling chains --grouping trajectory"
-
-
-@dataclass(frozen=True)
-class Training:
-    """One way to train. `cost`: seconds per step on one core, measured once, to order runs and to estimate the time."""
-
-    options: str  # of train.py
-    cost: float = 1.2
-    agents: int = AGENTS
-    turns: int = TURNS
-    candidates: int = CANDIDATES
-
-    @property
-    def envs(self) -> int:
-        """Environments per step, chosen so that every training samples at most BUDGET candidates."""
-        return BUDGET // (self.agents * self.turns * self.candidates)
-
-
-TRAININGS = {
-    "single_grpo": Training(f"--workflow single {CHAINS}", 3.1, agents=1),
-    "mas_grpo": Training(CHAINS, 4.0),
-    "shared": Training(""),
-    "per_role": Training("--policies per_role"),
-    "tool_user_alone": Training("--policies per_role --frozen planner"),
-    "planner_alone": Training("--policies per_role --frozen tool_user"),
-    "parallel": Training("--sampling parallel --grouping prompt", 2.9),
-    "agent_key": Training("--grouping agent"),
-    "turn_key": Training("--grouping turn"),
-    "outcome": Training("--reward outcome"),
-    "alpha_0": Training("--alpha 0"),
-    "alpha_0.5": Training("--alpha 0.5"),
-    "k_2": Training("", 2.5, candidates=2),
-    "k_4": Training("", 1.9, candidates=4),
-    "t_1": Training("", 2.6, turns=1),
-    "t_2": Training("", 2.2, turns=2),
-    "t_4": Training("", 1.6, turns=4),
-}
-
-
-def _all_turns(training: str) -> dict[str, tuple[str, str]]:
-    """A shared policy that was trained with a number of turns other than TURNS plays both roles of a full game."""
-    return dict.fromkeys(("tool_user", "planner"), (training, "shared"))
-
-
-MAIN = [
-    Method("single agent, untrained", "single_grpo", untrained=True),
-    Method("single agent + GRPO", "single_grpo"),
-    Method("MAS, untrained", "shared", untrained=True),
-    Method("MAS + GRPO", "mas_grpo"),
-    Method("MAS + AT-GRPO, shared policy", "shared"),
-    Method("MAS + AT-GRPO, policy per role", "per_role"),
-]
-ABLATIONS = [
-    Method(
-        "roles trained alone, then combined",
-        "tool_user_alone",
-        team={"tool_user": ("tool_user_alone", "tool_user"), "planner": ("planner_alone", "planner")},
-        quick=True,
-    ),
-    Method(
-        "policies of the roles swapped",
-        "per_role",
-        team={"tool_user": ("per_role", "planner"), "planner": ("per_role", "tool_user")},
-        quick=True,
-    ),
-    Method("parallel chains instead of a tree", "parallel", quick=True),
-    Method("groups by agent, turns pooled", "agent_key"),
-    Method("groups by turn, agents pooled", "turn_key", quick=True),
-    Method("outcome reward only", "outcome"),
-    Method("alpha = 0 (local reward only)", "alpha_0"),
-    Method("alpha = 0.5", "alpha_0.5"),
-    Method("alpha = 1", "shared"),
-    Method("K = 2", "k_2"),
-    Method("K = 4", "k_4"),
-    Method("K = 8", "shared"),
-    Method("T = 1", "t_1", team=_all_turns("t_1")),
-    Method("T = 2", "t_2", team=_all_turns("t_2")),
-    Method("T = 4", "t_4", team=_all_turns("t_4")),
-    Method("T = 6", "shared"),
-]
-NOTES = f"""\
-- Budget: a step samples at most {BUDGET} candidates in every row, environments x agents x turns x K. Environments that
-  are solved early need fewer; the column has the mean that was sampled. `T` and `K` trade against environments a step.
-- Success: greedy, no tree, {TURNS} turns, the same held-out levels for every row and seed. ± is the standard error over
-  seeds.
-- Signal: share of groups whose rewards differ; the others teach nothing.
-- Untrained: after the warm start, which imitates noise.
-- Trained alone: each role is trained (policy per role) while the other one stays at its warm start; then both play
-  together. Each role learns from as many candidates of its own as in the row with a policy per role.
-- Swapped: the two policies of the row with a policy per role play each other's role.
-- Parallel chains: K independent chains, agent- and turn-wise groups, own rewards. Groups may only compare answers to
-  one prompt, and after the first action few chains share one.
-- Pooled groups: trees as in AT-GRPO, but a group also compares answers to different prompts.
-- Outcome reward: 1 for an action that solves the task, else 0.
-"""
 
 
 @dataclass(frozen=True)
@@ -174,9 +77,19 @@ class Plan:
     def sections(self) -> dict[str, list[Method]]:
         """Rows of the table by heading, without those that need roles or a workflow that the task does not have."""
         agents, alone = (agents_of(self.task, workflow) for workflow in ("mas", "single"))
-        here = [row for row in [*MAIN, *ABLATIONS] if {*row.team} <= {*agents} and (alone or "single" not in row.label)]
-        more = [row for row in here if row in ABLATIONS and (row.quick or not self.quick)]
-        return {"Methods": [row for row in here if row in MAIN], "Ablations": more}
+        boards = not self.task  # what the planner sees is an option of plan_path
+
+        def fits(row: Method) -> bool:
+            return (
+                {*row.team} <= {*agents}
+                and (alone or "single" not in row.label)
+                and (boards or "sees" not in row.label)
+            )
+
+        def wanted(rows: list[Method]) -> list[Method]:
+            return [row for row in rows if fits(row) and (row.quick or row in METHODS or not self.quick)]
+
+        return {"Methods": wanted(METHODS), "Roles": wanted(ROLES), "Ablations": wanted(ABLATIONS)}
 
     @property
     def rows(self) -> list[Method]:
@@ -325,13 +238,13 @@ def play_teams(plan: Plan, parallel: int) -> None:
             path = play_path(plan.folder, row, seed)
             if row.team and not path.exists() and all(job.finished for job in jobs):
                 sources = {agent: (str(plan.job(name, seed).folder), who) for agent, (name, who) in row.team.items()}
-                tasks.append((sources, path))
+                near = NEAR.split() if NEAR in TRAININGS[row.training].options else []
+                tasks.append((sources, str(path), [*COMMON.split(), *plan.task, *near]))
     if tasks:
         (plan.folder / "plays").mkdir(exist_ok=True)
         context = multiprocessing.get_context("spawn")  # a forked torch may hang
         with ProcessPoolExecutor(min(parallel, len(tasks)), context) as pool:
-            words = [*COMMON.split(), *plan.task]
-            futures = [pool.submit(play_team, sources, str(path), words) for sources, path in tasks]
+            futures = [pool.submit(play_team, *task) for task in tasks]
             for future in tqdm(futures, "teams of checkpoints"):
                 future.result()
 
@@ -379,7 +292,7 @@ def run(plan: Plan, parallel: int, seconds: float, command: str) -> list[str]:
 
 def write_report(plan: Plan) -> str:
     """Write table, figure and their numbers; returns the table and says what was written."""
-    results = collect(plan.folder, plan.sections, plan.seeds, plan.steps)
+    results = collect(plan.folder, plan.sections, plan.seeds, plan.steps, CLAIMS)
     markdown = table(results, NOTES)
     (plan.folder / "experiments.md").write_text(markdown, encoding="utf-8")
     (plan.folder / "experiments.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
@@ -397,9 +310,9 @@ def write_report(plan: Plan) -> str:
 
 def parse(argv: Sequence[str] | None) -> tuple[Plan, argparse.Namespace]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="main rows and a few ablations, 2 seeds, 50 steps")
-    parser.add_argument("--seeds", type=int, nargs="+", metavar="N", help="default: 0 1 2 (quick: 0 1)")
-    parser.add_argument("--steps", type=int, metavar="N", help="training steps of a run (default: 75; quick: 50)")
+    parser.add_argument("--quick", action="store_true", help="methods and a few other rows, 2 seeds, 20 steps")
+    parser.add_argument("--seeds", type=int, nargs="+", metavar="N", help="default: 0 1 2 3 4 (quick: 0 1)")
+    parser.add_argument("--steps", type=int, metavar="N", help="training steps of a run (default: 60; quick: 20)")
     parser.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: cores)")
     parser.add_argument("--time-limit", type=float, metavar="SECONDS", help="stop the trainings then (default: never)")
     parser.add_argument("--output-dir", metavar="DIR", help="default: runs/experiments (quick: runs/experiments-quick)")
@@ -409,8 +322,8 @@ def parse(argv: Sequence[str] | None) -> tuple[Plan, argparse.Namespace]:
         parser.add_argument(option, metavar="FILE", help="as in train.py")
     parser.add_argument("--report-only", action="store_true", help="train nothing, only rewrite table and figure")
     options = parse_args(parser, argv, LIMITS)
-    options.seeds = options.seeds or ([0, 1] if options.quick else [0, 1, 2])
-    options.steps = options.steps or (50 if options.quick else 75)
+    options.seeds = options.seeds or ([0, 1] if options.quick else [0, 1, 2, 3, 4])
+    options.steps = options.steps or (20 if options.quick else 60)
     options.jobs = options.jobs or os.cpu_count() or 1
     if len(set(options.seeds)) < len(options.seeds):
         parser.error(f"--seeds {' '.join(map(str, options.seeds))}: each once")

@@ -33,11 +33,11 @@ from update import UpdateConfig
 
 # defaults that depend on the model: (for the tiny model, for any other)
 BY_MODEL: dict[str, tuple] = {
-    "lr": (4e-4, 1e-6),
+    "lr": (8e-4, 1e-6),
     "adam_beta2": (0.99, 0.999),
     "adam_eps": (1e-5, 1e-8),
     "warm_start": (60, 0),
-    "max_response_tokens": (16, 512),
+    "max_response_tokens": (28, 512),
 }
 
 

@@ -47,7 +47,8 @@ TOUR, PICTURE = Path(__file__).with_name("tour.md"), Path(__file__).with_name("t
 BLOCK = re.compile(r"^```text tour ([\w-]+)\n(.*?)^```$", re.M | re.S)
 OPTIONS = (
     "--steps 2 --envs-per-step 8 --num-candidates 4 --max-turns 3 --warm-start 30 --minibatches 1 --lr-warmup 1 "
-    "--eval-envs 20 --trees 8 --lr 1e-4 --seed 0 --device cpu"
+    "--eval-envs 20 --trees 8 --lr 1e-4 --seed 0 --device cpu --max-response-tokens 16 "
+    "--env-options rows=4 cols=4 blocks=0.25 max_moves=2"
 )
 ENV = 5  # the environment that the tour follows
 

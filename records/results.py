@@ -1,4 +1,4 @@
-"""The results of the experiments: the numbers of every row, collected from the run folders, and the table.
+"""The results of the experiments: the numbers of every row, collected from the run folders, and the tables.
 
 FOLDER/TRAINING-seedN/         a run of train.py
 FOLDER/plays/ROW-seedN.json    [success, n] of a team that was put together from checkpoints
@@ -12,31 +12,17 @@ import math
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 from records.reading import read_log
+from records.rows import Method
 
 GROUPS = ("groups/trained", "groups/constant", "groups/singleton")
-METRICS = ("step", "samples", *GROUPS)  # of a step, that the table needs
-
-
-@dataclass(frozen=True)
-class Method:
-    """A row of the table: the start or the end of a training, or a team put together from checkpoints."""
-
-    label: str
-    training: str
-    untrained: bool = False
-    team: dict[str, tuple[str, str]] = field(default_factory=dict)  # agent -> (training, policy) that plays it
-    quick: bool = False  # an ablation that --quick has too (the methods are always there)
-
-    @property
-    def trainings(self) -> list[str]:
-        """The trainings that must be finished for this row."""
-        return list(dict.fromkeys([self.training, *(training for training, _ in self.team.values())]))
+METRICS = ("step", "samples", "tokens", *GROUPS)  # of a step, that the table needs
+BUDGETS = ("candidates", "tokens", "seconds")  # what a training spends; the seconds are those of its steps
+T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)  # two-sided quantile of t for 1 to 9 degrees
 
 
 def run_folder(folder: Path, training: str, seed: int) -> Path:
@@ -54,10 +40,13 @@ def learning_curve(run: Path) -> list[dict[str, Any]]:
     return list({row["step"]: row for row in rows}.values())
 
 
-def collect(folder: Path, sections: Mapping[str, Sequence[Method]], seeds: Sequence[int], steps: int) -> dict[str, Any]:
-    """Everything that table and figure show, as JSON: rows with the numbers of each seed, and where they come from.
+def collect(
+    folder: Path, sections: Mapping[str, Sequence[Method]], seeds: Sequence[int], steps: int,
+    claims: Mapping[str, tuple[str, str]],
+) -> dict[str, Any]:  # fmt: skip
+    """Everything that tables and figure show, as JSON: rows with the numbers of each seed, and where they come from.
 
-    `sections`: rows of the table by heading; `steps`: of a finished run.
+    `sections`: rows by heading; `steps`: of a finished run; `claims`: the labels of two rows that are compared.
     """
     rows = [
         {
@@ -69,7 +58,9 @@ def collect(folder: Path, sections: Mapping[str, Sequence[Method]], seeds: Seque
         for section, part in sections.items()
         for row in part
     ]
-    return {"steps": steps, "seeds": list(seeds), "rows": rows, "sessions": read_log(folder / "sessions.jsonl")}
+    kept = {claim: list(pair) for claim, pair in claims.items() if {*pair} <= {row["label"] for row in rows}}
+    sessions = read_log(folder / "sessions.jsonl")
+    return {"steps": steps, "seeds": list(seeds), "rows": rows, "claims": kept, "sessions": sessions}
 
 
 def numbers(row: Method, folder: Path, seeds: Sequence[int], steps: int) -> dict[str, Any]:
@@ -90,8 +81,21 @@ def numbers(row: Method, folder: Path, seeds: Sequence[int], steps: int) -> dict
                 raise ValueError(
                     f"{runs[0]} was evaluated after step 0, but its metrics.jsonl has no step: delete the run"
                 )
-            found.append({"seed": seed, "curve": curve, **({} if row.untrained else sampled(metrics))})
+            trained = {} if row.untrained else sampled(metrics)
+            if trained and not row.team:
+                trained["spent"] = spent(metrics, read_log(runs[0] / "timing.jsonl", ("step", "step_s")), curve)
+            found.append({"seed": seed, "curve": curve, **trained})
     return {"trainings": row.trainings, "runs": found}
+
+
+def spent(metrics: Sequence[dict], timing: Sequence[dict], curve: Sequence[Sequence]) -> dict[str, list[float]]:
+    """What a run had sampled (candidates, tokens) and how long its steps had taken at each point of its curve."""
+    steps = {row["step"]: [row["samples"], row["tokens"], 0.0] for row in metrics}
+    for row in timing:
+        if row["step"] in steps:
+            steps[row["step"]][2] = row["step_s"]
+    sums = [[sum(row[i] for step, row in steps.items() if step < at) for at, *_ in curve] for i in range(len(BUDGETS))]
+    return dict(zip(BUDGETS, sums, strict=True))
 
 
 def played(path: Path) -> list[tuple[float, int]]:
@@ -143,6 +147,66 @@ def with_se(mean: float, se: float | None) -> str:
     return f"{mean:.3f}" + ("" if se is None else f" ± {se:.3f}")
 
 
+def at_budget(run: dict[str, Any], kind: str, budget: float) -> float:
+    """Success of a run where it had spent `budget`: on the line between the evaluations before and after."""
+    points = list(zip(run["spent"][kind], [value for _, value, _ in run["curve"]], strict=True))
+    for (before, low), (after, high) in zip(points, points[1:]):
+        if budget <= after:
+            return low + (high - low) * (budget - before) / max(after - before, 1e-9)
+    return points[-1][1]
+
+
+def budgets(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """The most of each kind that every run of these rows has spent."""
+    runs = [run for row in rows for run in row["runs"]]
+    return {kind: min(run["spent"][kind][-1] for run in runs) for kind in BUDGETS} if runs else {}
+
+
+def difference(better: Mapping[int, float], worse: Mapping[int, float]) -> str:
+    """Mean difference of the seeds that both have, its 95% interval, and how often it was above 0."""
+    values = [better[seed] - worse[seed] for seed in better if seed in worse]
+    if not values:
+        return "missing"
+    mean, se = mean_se(values)
+    if se is None:
+        return f"{mean:+.3f} (one seed)"
+    half = se * (T95[len(values) - 2] if len(values) <= len(T95) + 1 else 2.26)
+    return f"{mean:+.3f} [{mean - half:+.3f}, {mean + half:+.3f}], {sum(v > 0 for v in values)} of {len(values)}"
+
+
+def equal_budgets(results: dict[str, Any]) -> list[str]:
+    """Two tables: the trained methods at equal candidates, tokens and seconds; the claims."""
+    trained = [row for row in results["rows"] if row["curves"] and row["runs"] and "spent" in row["runs"][0]]
+    if not trained:
+        return []
+    limits = budgets(trained)
+    kinds = {
+        "candidates": f"after {limits['candidates']:,.0f} candidates",
+        "tokens": f"after {limits['tokens']:,.0f} tokens",
+        "seconds": f"after {limits['seconds']:,.0f} s",
+    }
+    lines = [f"| equal budgets | {' | '.join(kinds.values())} |", "|---" * (1 + len(kinds)) + "|"]
+    found = {
+        row["label"]: {k: {run["seed"]: at_budget(run, k, limits[k]) for run in row["runs"]} for k in BUDGETS}
+        for row in trained
+    }
+    for label, values in found.items():
+        lines.append(f"| {label} | {' | '.join(with_se(*mean_se(list(values[k].values()))) for k in kinds)} |")
+    last = {row["label"]: _ends(row) for row in trained}
+    lines += ["", "| differences | after the last step | at equal candidates | at equal seconds |", "|---|---|---|---|"]
+    for claim, (better, worse) in results["claims"].items():
+        if better in found and worse in found:
+            pairs = [(last[better], last[worse])]
+            pairs += [(found[better][kind], found[worse][kind]) for kind in ("candidates", "seconds")]
+            lines.append(f"| {claim} | {' | '.join(difference(*pair) for pair in pairs)} |")
+    return [*lines, ""]
+
+
+def _ends(row: dict[str, Any]) -> dict[int, float]:
+    step = common_step(row["runs"])
+    return {run["seed"]: value for run in row["runs"] for at, value, _ in run["curve"] if at == step}
+
+
 def table(results: dict[str, Any], notes: str) -> str:
     """The results as Markdown; `notes` say what the rows are."""
     lines = ["# Methods and ablations, measured", ""]
@@ -153,9 +217,11 @@ def table(results: dict[str, Any], notes: str) -> str:
         ]
         lines += [table_line(row, results) for row in results["rows"] if row["section"] == section]
         lines.append("")
+        if section == "Methods":
+            lines += equal_budgets(results)
     boards = {n for row in results["rows"] for run in row["runs"] for _, _, n in run["curve"]}
     lines.append(
-        f"Tiny model (0.16M parameters), plan_path 4x4, {results['steps']} steps, "
+        f"Tiny model (0.16M parameters), {results['steps']} steps, "
         f"n = {', '.join(map(str, sorted(boards))) or 'no'} held-out levels for each seed."
     )
     lines += ["", notes]

@@ -156,7 +156,8 @@ class Board:
     def _generate(self, rng: np.random.Generator) -> None:
         raise NotImplementedError
 
-    def _describe(self) -> str:
+    def _describe(self, agent: str = "") -> str:
+        """The state in words, as this agent sees it."""
         raise NotImplementedError
 
     def _apply(self, answer: list) -> Outcome:
@@ -203,7 +204,7 @@ class Board:
             state.append(f"proposal {self.proposal or 'none'}")
         told = self.program if agent == "planner" else self.result
         state += [told] if told else []
-        state.append(self._describe())
+        state.append(self._describe(agent))
         return [
             {"role": "system", "content": f"{self.RULES}\n{role}\n{ending}{self.ANSWER}"},
             {"role": "user", "content": "\n".join(state)},

@@ -18,7 +18,9 @@ class PlanPath(Board):
     least 0. Net steps, so loops, bumps and walking away earn nothing, and an empty plan earns its format share only.
 
     Options: `rows`, `cols` (cells), `blocks` (share of blocked cells), `max_moves` (moves a turn), `view`: "grid" draws
-    the board, "cells" names the blocked cells by their offset from the player (short, for models trained from scratch).
+    the board, "cells" names the blocked cells by their offset from the player (short, for models trained from scratch),
+    `planner_sees`: "board", or "near" for roles that differ: only the tool user sees the blocked cells, the planner sees
+    which of its four neighbours are free, where the goal lies and what the tool user proposes.
     Levels: random blocks, start and goal connected and at least (rows + cols) // 4 steps apart; ValueError when none
     is found, as on a long board of one row with many blocks.
     """
@@ -34,6 +36,7 @@ class PlanPath(Board):
         blocks: float = 0.22,
         max_moves: int = MAX_MOVES,
         view: str = "grid",
+        planner_sees: str = "board",
     ):
         super().__init__(workflow, tool)
         if rows < 1 or cols < 1 or rows * cols < 2:
@@ -44,13 +47,18 @@ class PlanPath(Board):
             raise ValueError(f"max_moves={max_moves}: choose 1 to {MAX_MOVES}")
         if view not in ("grid", "cells"):
             raise ValueError(f"view={view!r}: choose 'grid' or 'cells'")
+        if planner_sees not in ("board", "near"):
+            raise ValueError(f"planner_sees={planner_sees!r}: choose 'board' or 'near'")
         self.rows, self.cols, self.blocks, self.max_moves, self.view = rows, cols, blocks, max_moves, view
+        self.planner_sees = planner_sees
         self.RULES = (
             f"A board of {rows} rows and {cols} columns; cells are (row, column), (0,0) is top left. "
             "Walk from your cell to the goal. Moves: U (row - 1), D (row + 1), L (column - 1), R (column + 1). "
             "A move into a blocked cell or off the board does nothing. "
             f"You have several turns; a turn takes at most {max_moves} moves, and you go on from where you are."
         )
+        if planner_sees == "near":
+            self.RULES += " Only the tool user sees the board; the planner sees the cells next to it."
 
     @classmethod
     def from_text(cls, text: str, **options: Any) -> PlanPath:
@@ -141,15 +149,17 @@ class PlanPath(Board):
         there = (self.position[0] + MOVES[move][0], self.position[1] + MOVES[move][1])
         return self.distance[there if self._free(there) else self.position]
 
-    def _describe(self) -> str:
+    def _describe(self, agent: str = "") -> str:
         (r, c), goal = self.position, self.goal
-        if self.view == "grid":
+        near = agent == "planner" and self.planner_sees == "near"
+        if self.view == "grid" and not near:
             return self.render()
         walls = " ".join(f"({i - r:+d},{j - c:+d})" for i, j in sorted(self.walls)) or "none"
         free = " ".join(move if self._free((r + i, c + j)) else "-" for move, (i, j) in MOVES.items())
         down, right = goal[0] - r, goal[1] - c
         towards = f"{abs(down)} {'down' if down > 0 else 'up'} {abs(right)} {'right' if right > 0 else 'left'}"
-        return f"walls {walls} at ({r},{c}) free {free} goal {towards}"
+        here = f"at ({r},{c}) free {free} goal {towards}"
+        return f"near {here}" if near else f"walls {walls} {here}"
 
     def render(self) -> str:
         """The board as a drawing, whatever `view` the agents have."""

@@ -219,7 +219,7 @@ class Sokoban(Board):
                     queue.append((there, first or move))
         return None
 
-    def _describe(self) -> str:
+    def _describe(self, agent: str = "") -> str:
         symbols = {(0, 0, 0): " ", (0, 0, 1): ".", (1, 0, 0): "$", (1, 0, 1): "*", (0, 1, 0): "@", (0, 1, 1): "+"}
         drawing = [""] * self.rows
         for (r, _), bit in self.cells.items():

@@ -115,7 +115,7 @@ class Sudoku(Board):
         ]
         return f"#### {[cells[i : i + n] for i in range(0, n * n, n)]}"
 
-    def _describe(self) -> str:
+    def _describe(self, agent: str = "") -> str:
         n = self.size
         clues, grid = (
             "\n".join(" ".join(map(str, g[i : i + n])) for i in range(0, n * n, n)) for g in (self.clues, self.grid)
