@@ -35,7 +35,7 @@ from tqdm import tqdm
 from records.command import parse_args
 from records.reading import nearest_folder, read_object
 from records.results import collect, learning_curve, machine, play_path, run_folder, table
-from records.rows import ABLATIONS, AGENTS, BUDGET, CLAIMS, METHODS, NEAR, NOTES, ROLES, TRAININGS, TURNS, Method
+from records.rows import ABLATIONS, AGENTS, CLAIMS, METHODS, NEAR, NOTES, ROLES, TRAININGS, TURNS, Method
 from tasks.from_options import agents_of, task_words
 
 EVERY = 10  # steps between held-out evaluations and checkpoints

@@ -1,4 +1,5 @@
-"""The default run of train.py: against an earlier commit, beside a busy process, and with chains instead of trees.
+"""The first default run of train.py (4x4 boards, two moves a turn): against an earlier commit, beside a busy process,
+and with chains instead of trees.
 
     python benchmarks/default_run.py                               whole runs with three seeds, in turn: half an hour
     python benchmarks/default_run.py --steps 20 --seeds 0          a first impression
@@ -21,6 +22,18 @@ from pathlib import Path
 from statistics import fmean
 
 HERE = Path(__file__).resolve().parent.parent
+BOARDS = "--env-options rows=4 cols=4 blocks=0.25 max_moves=2 view=cells --max-response-tokens 16 --lr 4e-4"
+    "--env-options",
+    "rows=4",
+    "cols=4",
+    "blocks=0.25",
+    "max_moves=2",
+    "view=cells",
+    "--max-response-tokens",
+    "16",
+    "--lr",
+    "4e-4",
+]
 CHAINS = ("--sampling", "chains", "--grouping", "trajectory")
 
 
@@ -37,7 +50,8 @@ class Measured:
 
 def measure(code: Path, folder: Path, options: Sequence[str]) -> Measured:
     """Run train.py of `code`. Raises CalledProcessError when it fails."""
-    command = [sys.executable, str(code / "train.py"), "--output-dir", str(folder), "--save-every", "0", *options]
+    command = [sys.executable, str(code / "train.py"), "--output-dir", str(folder), "--save-every", "0"]
+    command += [*BOARDS.split(), *options]
     started = time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     seconds = time.perf_counter() - started

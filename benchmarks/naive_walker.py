@@ -13,7 +13,7 @@ from tasks.boards import MOVES
 from tasks.plan_path import PlanPath
 
 
-def solves(env: PlanPath, steps: int = 12) -> bool:
+def solves(env: PlanPath, steps: int = 64) -> bool:
     for _ in range(steps):
         if env.done:
             break
@@ -25,6 +25,6 @@ def solves(env: PlanPath, steps: int = 12) -> bool:
 
 
 if __name__ == "__main__":
-    for size, blocks in ((4, 0.25), (5, 0.25), (6, 0.2)):
-        boards = [PlanPath("single", rows=size, cols=size, blocks=blocks).reset(2**41 + i) for i in range(500)]
+    for size, blocks in ((4, 0.25), (5, 0.25), (6, 0.12), (10, 0.22)):
+        boards = [PlanPath("single", rows=size, cols=size, blocks=blocks).reset(2**41 + i) for i in range(200)]
         print(f"{size}x{size}, {blocks:.0%} blocked: {sum(map(solves, boards)) / len(boards):.3f}")

@@ -12,6 +12,7 @@ import math
 import os
 import platform
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -81,7 +82,7 @@ def numbers(row: Method, folder: Path, seeds: Sequence[int], steps: int) -> dict
                 raise ValueError(
                     f"{runs[0]} was evaluated after step 0, but its metrics.jsonl has no step: delete the run"
                 )
-            trained = {} if row.untrained else sampled(metrics)
+            trained: dict[str, Any] = {} if row.untrained else dict(sampled(metrics))
             if trained and not row.team:
                 trained["spent"] = spent(metrics, read_log(runs[0] / "timing.jsonl", ("step", "step_s")), curve)
             found.append({"seed": seed, "curve": curve, **trained})
@@ -150,7 +151,7 @@ def with_se(mean: float, se: float | None) -> str:
 def at_budget(run: dict[str, Any], kind: str, budget: float) -> float:
     """Success of a run where it had spent `budget`: on the line between the evaluations before and after."""
     points = list(zip(run["spent"][kind], [value for _, value, _ in run["curve"]], strict=True))
-    for (before, low), (after, high) in zip(points, points[1:]):
+    for (before, low), (after, high) in pairwise(points):
         if budget <= after:
             return low + (high - low) * (budget - before) / max(after - before, 1e-9)
     return points[-1][1]
@@ -192,19 +193,19 @@ def equal_budgets(results: dict[str, Any]) -> list[str]:
     }
     for label, values in found.items():
         lines.append(f"| {label} | {' | '.join(with_se(*mean_se(list(values[k].values()))) for k in kinds)} |")
-    last = {row["label"]: _ends(row) for row in trained}
-    lines += ["", "| differences | after the last step | at equal candidates | at equal seconds |", "|---|---|---|---|"]
+    runs = {row["label"]: row["runs"] for row in trained}
+    lines += ["", "| differences | at equal steps | at equal candidates | at equal seconds |", "|---|---|---|---|"]
     for claim, (better, worse) in results["claims"].items():
         if better in found and worse in found:
-            pairs = [(last[better], last[worse])]
+            step = common_step([*runs[better], *runs[worse]])
+            pairs = [(_values(runs[better], step), _values(runs[worse], step))]
             pairs += [(found[better][kind], found[worse][kind]) for kind in ("candidates", "seconds")]
             lines.append(f"| {claim} | {' | '.join(difference(*pair) for pair in pairs)} |")
     return [*lines, ""]
 
 
-def _ends(row: dict[str, Any]) -> dict[int, float]:
-    step = common_step(row["runs"])
-    return {run["seed"]: value for run in row["runs"] for at, value, _ in run["curve"] if at == step}
+def _values(runs: Sequence[dict[str, Any]], step: int) -> dict[int, float]:
+    return {run["seed"]: value for run in runs for at, value, _ in run["curve"] if at == step}
 
 
 def table(results: dict[str, Any], notes: str) -> str:

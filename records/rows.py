@@ -132,7 +132,8 @@ NOTES = f"""\
   every row and seed. ± is the standard error over seeds.
 - Equal budgets: success of each seed, read off its learning curve (a line between two evaluations) where it had sampled
   that many candidates, or tokens, or had trained for that many seconds: the most that all of the rows reached.
-- Differences: of runs with the same seed; in brackets the 95% interval of their mean (t distribution).
+- Differences: of runs with the same seed; in brackets the 95% interval of their mean (t distribution). Equal steps: the
+  last that all runs of both rows have reached.
 - Signal: share of groups whose rewards differ; the others teach nothing.
 - Untrained: after the warm start, which imitates noise.
 - Trained alone: each role is trained (policy per role) while the other one stays at its warm start; then both play

@@ -19,8 +19,8 @@ class PlanPath(Board):
 
     Options: `rows`, `cols` (cells), `blocks` (share of blocked cells), `max_moves` (moves a turn), `view`: "grid" draws
     the board, "cells" names the blocked cells by their offset from the player (short, for models trained from scratch),
-    `planner_sees`: "board", or "near" for roles that differ: only the tool user sees the blocked cells, the planner sees
-    which of its four neighbours are free, where the goal lies and what the tool user proposes.
+    `planner_sees`: "board", or "near" for roles that differ: only the tool user sees the blocked cells, and the
+    planner which of its four neighbours are free, where the goal lies and what the tool user proposes.
     Levels: random blocks, start and goal connected and at least (rows + cols) // 4 steps apart; ValueError when none
     is found, as on a long board of one row with many blocks.
     """

@@ -14,7 +14,9 @@ import sys
 from contextlib import redirect_stdout
 from importlib import import_module
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from xml.etree import ElementTree
 
 import pytest
@@ -369,13 +371,41 @@ def test_the_learning_on_gpus_is_what_was_recorded(gpu, measured):
         shown = {int(step): float(cell) for step, cell in zip(table[0][1:], cells, strict=True) if cell}
         assert shown == curves[task, "MAS + AT-GRPO, shared policy"]
 
-    (table,) = [table for table in tables(gpu) if table[0][1:2] == ["Sudoku, 30 steps"]]
-    for row, *cells in table[2:]:
-        for task, after_30, last in zip(tasks, cells[::2], cells[1::2], strict=True):
-            curve = curves[task, row]
-            step = max(curve)
-            assert (float(after_30), last) == (curve[30], f"{curve[step]:.3f} ({step} steps)")
-    assert [float(cell) for cell in table[1][1::2]] == [curves[task, "MAS + GRPO"][0] for task in tasks]
+    (table,) = [table for table in tables(gpu) if table[0][1:2] == ["Plan-Path, 30 steps"]]
+    for row, after_30, last in table[2:]:
+        curve = curves["plan_path", row]
+        step = max(curve)
+        assert (float(after_30), last) == (curve[30], f"{curve[step]:.3f} ({step} steps)")
+    assert float(table[1][1]) == curves["plan_path", "MAS + GRPO"][0]
+
+
+def test_the_methods_with_a_real_model_are_what_was_recorded(gpu, measured):
+    runs = measured["sudoku_rows"]["runs"]
+    (table,) = [table for table in tables(gpu) if table[0][0] == "Sudoku, held-out success"]
+    assert [row for row, *_ in table[1:]] == list(dict.fromkeys(run["row"] for run in runs))
+    for row, signal, *cells in table[1:]:
+        mine = [run for run in runs if run["row"] == row]
+        assert [run["seed"] for run in mine] == [1, 2, 3]
+        values = {step: [value for run in mine for at, value, *_ in run["curve"] if at == step] for step in range(61)}
+        assert all(len(found) in (0, 3) for found in values.values())
+        means = [f"{fmean(values[step]):.3f}" if values[step] else "" for step in (15, 30, 45, 60)]
+        seeds = [" ".join(f"{value:.3f}" for value in values[step]) for step in (30, 60)]
+        assert cells == [*means, *seeds]
+        assert signal == f"{fmean(run['signal_first_15'] for run in mine):.0%}"
+    (table,) = [table for table in tables(gpu) if table[0][1:2] == ["22,389 candidates"]]
+    for row, *cells in table[1:]:
+        mine = [run for run in runs if run["row"] == row]
+        assert cells == [
+            f"{fmean(at_cost(run['curve'], *limit) for run in mine):.3f}" for limit in ((2, 22389), (4, 243.6))
+        ]
+
+
+def at_cost(curve, column, limit):
+    """Success on the line between two evaluations, where a column (2: candidates, 4: seconds) has reached `limit`."""
+    for before, after in pairwise(curve):
+        if limit <= after[column]:
+            return before[1] + (after[1] - before[1]) * (limit - before[column]) / (after[column] - before[column])
+    return curve[-1][1]
 
 
 def test_steps_on_gpus_are_what_was_recorded(gpu, measured):

@@ -20,12 +20,14 @@ from safetensors.torch import load_file
 
 import experiments
 import train
-from experiments import ABLATIONS, MAIN, NOTES, TRAININGS, Plan
+from experiments import Plan
 from grouping import assign_advantages, group_samples
 from options import all_options, parse, parse_policies
 from prepare import task_of
+from records import rows
 from records.checkpoint import latest_checkpoint
-from records.results import collect, numbers, play_path, table
+from records.results import BUDGETS, at_budget, collect, difference, equal_budgets, numbers, play_path, table
+from records.rows import ABLATIONS, CLAIMS, METHODS, NOTES, ROLES, TRAININGS
 from rollout import rollout_tree
 from sampling.ablations import agent_key, outcome, prompt_key, rollout_parallel, turn_key
 
@@ -41,8 +43,10 @@ def write_run(job, successes, *, samples=(100,), groups=(1, 1, 2), n=200, config
     kinds = dict(zip(("groups/trained", "groups/constant", "groups/singleton"), groups, strict=True))
     rows = [{"step": step, "success": value, "se": 0.0, "n": n} for step, value in successes.items()]
     (job.folder / "evaluations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    rows = [{"step": step, "samples": value, **kinds} for step, value in enumerate(samples)]
+    rows = [{"step": step, "samples": value, "tokens": 5 * value, **kinds} for step, value in enumerate(samples)]
     (job.folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rows = [{"step": step, "step_s": 2.0} for step in range(len(samples))]
+    (job.folder / "timing.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     if config:
         options = all_options(*parse(job.options))
         (job.folder / "config.json").write_text(json.dumps(options))
@@ -52,8 +56,8 @@ def write_run(job, successes, *, samples=(100,), groups=(1, 1, 2), n=200, config
 
 
 def test_every_training_samples_at_most_the_same_number_of_candidates_a_step(plan):
-    """32 environments x 2 agents x 6 turns x 8 candidates = 3072; the others by hand."""
-    by_hand = {"shared": 32, "mas_grpo": 32, "single_grpo": 64, "k_2": 128, "k_4": 64, "t_1": 192, "t_2": 96, "t_4": 48}
+    """48 environments x 2 agents x 4 turns x 8 candidates = 3072; the others by hand."""
+    by_hand = {"shared": 48, "mas_grpo": 48, "single_grpo": 96, "single_grpo_1": 384, "k_2": 192, "k_4": 96, "t_1": 192}
     assert {name: TRAININGS[name].envs for name in by_hand} == by_hand
     for name in TRAININGS:
         config, _ = parse(plan.job(name, 3).options)
@@ -64,15 +68,16 @@ def test_every_training_samples_at_most_the_same_number_of_candidates_a_step(pla
 
 
 def test_the_rows_are_those_of_the_paper_and_differ_in_what_they_say(plan):
-    assert [row.label for row in MAIN] == [
-        "single agent, untrained", "single agent + GRPO", "MAS, untrained", "MAS + GRPO",
-        "MAS + AT-GRPO, shared policy", "MAS + AT-GRPO, policy per role",
+    assert [row.label for row in METHODS] == [
+        "single agent, untrained", "single agent + GRPO, one turn", "single agent + GRPO", "single agent + tree",
+        "MAS, untrained", "MAS + GRPO", "MAS + AT-GRPO, shared policy", "MAS + AT-GRPO, policy per role",
     ]  # fmt: skip
+    assert {label for pair in CLAIMS.values() for label in pair} <= {row.label for row in METHODS}
     options = {name: " ".join(plan.job(name, 0).options[:-2]) for name in TRAININGS}
     assert len(set(options.values())) == len(TRAININGS), "two trainings with the same options"
-    used = {name for row in [*MAIN, *ABLATIONS] for name in row.trainings}
+    used = {name for row in [*METHODS, *ROLES, *ABLATIONS] for name in row.trainings}
     assert used == set(TRAININGS)
-    for row in [*MAIN, *ABLATIONS]:
+    for row in [*METHODS, *ROLES, *ABLATIONS]:
         for agent, (name, policy) in row.team.items():
             config, _ = parse(plan.job(name, 0).options)
             policies = parse_policies(config.policies, task_of(config).training.agents)
@@ -83,20 +88,15 @@ def test_the_rows_are_those_of_the_paper_and_differ_in_what_they_say(plan):
         assert option in TRAININGS[row.training].options
 
 
-def test_quick_has_the_main_rows_and_takes_less_than_half_an_hour_of_two_cores(tmp_path):
+def test_quick_has_the_methods_and_takes_less_than_twenty_minutes_of_two_cores(tmp_path):
     plan, options = experiments.parse(["--quick", "--output-dir", str(tmp_path)])
     assert options.jobs == os.cpu_count()
-    assert (plan.seeds, plan.steps) == ((0, 1), 50)
-    assert plan.sections["Methods"] == MAIN
-    assert plan.sections["Ablations"]
-    assert {row.training for row in plan.sections["Ablations"]} == {
-        "tool_user_alone",
-        "per_role",
-        "parallel",
-        "turn_key",
-    }
-    seconds = sum(experiments.SET_UP + 50 * TRAININGS[job.name].cost for job in plan.jobs)
-    assert seconds / 2 < 0.75 * 30 * 60
+    assert (plan.seeds, plan.steps) == ((0, 1), 20)
+    assert plan.sections["Methods"] == METHODS
+    assert {row.training for row in plan.sections["Roles"]} == {"tool_user_alone", "per_role"}
+    assert {row.training for row in plan.sections["Ablations"]} == {"turn_key"}
+    seconds = sum(experiments.SET_UP + 20 * TRAININGS[job.name].cost for job in plan.jobs)
+    assert seconds / 2 < 0.75 * 20 * 60
 
 
 def test_the_longest_runs_start_first_and_no_two_share_a_folder(plan):
@@ -300,15 +300,21 @@ def test_numbers_of_a_row_come_from_complete_lines_of_its_runs(plan):
     write_run(begun, {0: 0.06})
     with open(begun.folder / "evaluations.jsonl", "a") as file:
         file.write('{"step": 0, "success": 0.06, "se": 0, "n": 200}\n{"step": 25, "succ')  # twice step 0, then killed
-    trained, untrained = (numbers_of(row, plan) for row in (MAIN[4], MAIN[2]))
+    trained, untrained = (numbers_of(row, plan) for row in (METHODS[6], METHODS[4]))
     assert trained == [
-        {"seed": 0, "curve": [[0, 0.05, 200], [25, 0.5, 200], [50, 0.9, 200]], "samples": 120.0, "signal": 0.5}
+        {
+            "seed": 0,
+            "curve": [[0, 0.05, 200], [25, 0.5, 200], [50, 0.9, 200]],
+            "samples": 120.0,
+            "signal": 0.5,
+            "spent": {"candidates": [0, 240, 240], "tokens": [0, 1200, 1200], "seconds": [0, 4.0, 4.0]},
+        }
     ]
     assert untrained == [{"seed": 0, "curve": [[0, 0.05, 200]]}, {"seed": 1, "curve": [[0, 0.06, 200]]}]
 
 
 def test_a_team_has_a_number_only_when_it_was_played(plan):
-    (row,) = [row for row in ABLATIONS if row.label == "roles trained alone, then combined"]
+    (row,) = [row for row in ROLES if row.label == "roles trained alone, then combined"]
     for name in ("tool_user_alone", "planner_alone"):
         write_run(plan.job(name, 0), {0: 0.05, 50: 0.9})
     assert numbers_of(row, plan) == []
@@ -342,9 +348,50 @@ def test_the_table_by_hand():
     assert widths == {7}
 
 
+def made(label, *runs):
+    """A method with these runs: each a list of (step, success, candidates, tokens, seconds)."""
+    numbers = [
+        {
+            "seed": seed,
+            "curve": [[step, value, 200] for step, value, *_ in run],
+            "samples": 100,
+            "signal": 0.5,
+            "spent": {kind: [point[2 + i] for point in run] for i, kind in enumerate(BUDGETS)},
+        }
+        for seed, run in enumerate(runs)
+    ]
+    return {"section": "Methods", "label": label, "curves": True, "trainings": [label], "runs": numbers}
+
+
+def test_equal_budgets_by_hand():
+    """The tree stops at 100 candidates and 10 s, the chains at 400 and 20: a quarter and a half of their curve."""
+    start = (0, 0.0, 0, 0, 0)
+    tree = made("tree", [start, (10, 0.8, 100, 1000, 10)], [start, (10, 0.6, 100, 1000, 10)])
+    chains = made("chains", [start, (10, 0.4, 400, 1000, 20)], [(0, 0.2, 0, 0, 0), (10, 0.4, 400, 1000, 20)])
+    assert at_budget(chains["runs"][0], "candidates", 100) == pytest.approx(0.1)
+    assert at_budget(chains["runs"][1], "seconds", 10) == pytest.approx(0.3)
+    claims = {"the tree is better": ["tree", "chains"], "something else": ["tree", "a row that is not there"]}
+    lines = equal_budgets({"rows": [tree, chains], "claims": claims, "steps": 10, "seeds": [0, 1]})
+    assert lines[0] == "| equal budgets | after 100 candidates | after 1,000 tokens | after 10 s |"
+    assert lines[2] == "| tree | 0.700 ± 0.100 | 0.700 ± 0.100 | 0.700 ± 0.100 |"
+    assert lines[3] == "| chains | 0.175 ± 0.075 | 0.400 ± 0.000 | 0.250 ± 0.050 |"
+    # differences 0.4 and 0.2: 0.3, standard error 0.1, t 12.706; at 100 candidates 0.7 and 0.35; at 10 s 0.6 and 0.3
+    assert lines[-2] == (
+        "| the tree is better | +0.300 [-0.971, +1.571], 2 of 2 | +0.525 [-1.699, +2.749], 2 of 2 "
+        "| +0.450 [-1.456, +2.356], 2 of 2 |"
+    )
+    assert not [line for line in lines if "something else" in line]
+    assert equal_budgets({"rows": [], "claims": {}}) == []
+
+
+def test_differences_are_those_of_runs_with_the_same_seed():
+    assert difference({0: 0.5, 1: 0.9}, {1: 0.4, 2: 0.1}) == "+0.500 (one seed)"
+    assert difference({0: 0.5}, {1: 0.4}) == "missing"
+
+
 def test_the_table_says_what_its_rows_are(plan):
-    markdown = table(collect(plan.folder, plan.sections, plan.seeds, plan.steps), NOTES)
-    for row in [*MAIN, *ABLATIONS]:
+    markdown = table(collect(plan.folder, plan.sections, plan.seeds, plan.steps, CLAIMS), NOTES)
+    for row in [*METHODS, *ROLES, *ABLATIONS]:
         assert f"| {row.label} | missing | 0 of 2 |" in markdown
     assert "at most 3072 candidates" in markdown
 
@@ -482,9 +529,10 @@ def test_one_command_trains_plays_and_writes_the_table(tmp_path, monkeypatch, ca
         monkeypatch.setenv(name, os.environ.get(name, ""))  # main changes them: put back afterwards
     small = "--eval-envs 12 --warm-start 20 --env-options rows=3 cols=3 blocks=0 max_moves=4 view=cells"
     monkeypatch.setattr(experiments, "COMMON", f"{experiments.COMMON} {small}")
-    monkeypatch.setattr(experiments, "BUDGET", 2 * 2 * 6 * 8)
-    monkeypatch.setattr(experiments, "MAIN", [row for row in MAIN if row.trainings == ["per_role"]])
-    monkeypatch.setattr(experiments, "ABLATIONS", [row for row in ABLATIONS if row.trainings == ["per_role"]])
+    monkeypatch.setattr(rows, "BUDGET", 2 * 2 * 4 * 8)
+    monkeypatch.setattr(experiments, "METHODS", [row for row in METHODS if row.trainings == ["per_role"]])
+    monkeypatch.setattr(experiments, "ROLES", [row for row in ROLES if row.trainings == ["per_role"]])
+    monkeypatch.setattr(experiments, "ABLATIONS", [])
     handler = signal.getsignal(signal.SIGTERM)
     folder = tmp_path / "out"
     command = ["--steps", "1", "--seeds", "5", "--jobs", "2", "--output-dir", str(folder)]

@@ -161,7 +161,7 @@ def test_options_are_read_from_the_signature(folder):
     [
         ("--task sokoban", "--env-options of sokoban:\n  tool=direct rows=6 cols=6 boxes=1 max_moves=8"),
         ("--task sokoban --model gpt2", "rows=6 cols=6 boxes=1 max_moves=200"),
-        ("--task=plan_path", "tool=direct rows=4 cols=4 blocks=0.25 max_moves=2 view=cells"),
+        ("--task=plan_path", "tool=direct rows=6 cols=6 blocks=0.12 max_moves=8 view=cells\n  planner_sees=board"),
         ("--task {}/quiz.py:Quiz", "  hint=none weight=1"),
         ("--task math", "  split=train config=null timeout=10.0"),
     ],

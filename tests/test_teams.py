@@ -360,9 +360,9 @@ def test_a_new_run_keeps_the_boards_of_its_parts(shared, roles, tmp_path):
     config, _ = parse(["--model", f"tool_user={shared}@1", f"planner={roles}"])
     assert (config.task, config.workflow, config.max_turns, config.policies) == ("plan_path", "mas", 2, ["per_role"])
     assert set(config.env_options) == {"rows=3", "cols=3", "blocks=0", "max_moves=4", "view=cells"}
-    assert (config.lr, config.warm_start, config.max_response_tokens) == (1e-4, 0, 16)
+    assert (config.lr, config.warm_start, config.max_response_tokens) == (1e-4, 0, 28)
     whole, _ = parse(["--model", str(shared)])
-    assert (whole.policies, whole.max_turns, whole.lr) == (["shared"], 2, 4e-4)
+    assert (whole.policies, whole.max_turns, whole.lr) == (["shared"], 2, 8e-4)
     assert parse(["--model", str(roles)])[0].policies == ["per_role"]
     assert parse(["--model", str(latest_checkpoint(roles) / "planner")])[0].policies == ["shared"]
 
@@ -390,10 +390,10 @@ def test_boards_of_the_tiny_model_stay_without_it_and_others_with_it(shared, tmp
 
     small = edited("small", env_options=[])
     large = edited("large", env_options=[], model=["org/chat"])
-    assert prepare.task_of(parse(["--model", str(small)])[0]).training.rows == 4
+    assert prepare.task_of(parse(["--model", str(small)])[0]).training.rows == 6
     mixed, _ = parse(["--model", "tool_user=tiny", f"planner={large}"])
     assert prepare.task_of(mixed).training.rows == 10
-    with pytest.raises(ValueError, match=r"--env-options rows=4, .*large with --env-options rows=10; say") as error:
+    with pytest.raises(ValueError, match=r"--env-options rows=6, .*large with --env-options rows=10; say") as error:
         parse(["--model", f"tool_user={small}", f"planner={large}"])
     assert str(small) in str(error.value)
     given = ["--env-options", "rows=5", "cols=5", "blocks=0.1", "max_moves=3", "view=cells"]

@@ -79,7 +79,7 @@ def three_steps(tmp_path_factory):
 @pytest.mark.parametrize(
     ("argv", "expected"),
     [
-        ("", (4e-4, 60, 0.99, 1e-5, 16)),
+        ("", (8e-4, 60, 0.99, 1e-5, 28)),
         ("--model some/model", (1e-6, 0, 0.999, 1e-8, 512)),
         ("--model some/model --lr 2e-5 --warm-start 30 --max-response-tokens 32", (2e-5, 30, 0.999, 1e-8, 32)),
         ("--lr 1e-3 --max-response-tokens 8 --adam-eps 1e-6", (1e-3, 60, 0.99, 1e-6, 8)),
