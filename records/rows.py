@@ -139,8 +139,8 @@ NOTES = f"""\
 - Trained alone: each role is trained (policy per role) while the other one stays at its warm start; then both play
   together. Each role learns from as many candidates of its own as in the row with a policy per role.
 - Swapped: the two policies of the row with a policy per role play each other's role.
-- Planner sees less: the planner (and the single agent) knows its four neighbours and where the goal lies; only the tool
-  user sees the blocked cells.
+- Planner sees less: the planner (and the single agent) knows its four neighbours only; the tool user alone sees the
+  board and the goal.
 - Parallel chains: K independent chains, agent- and turn-wise groups, own rewards. Groups may only compare answers to
   one prompt, and after the first action few chains share one.
 - Pooled groups: trees as in AT-GRPO, but a group also compares answers to different prompts.

@@ -19,8 +19,8 @@ class PlanPath(Board):
 
     Options: `rows`, `cols` (cells), `blocks` (share of blocked cells), `max_moves` (moves a turn), `view`: "grid" draws
     the board, "cells" names the blocked cells by their offset from the player (short, for models trained from scratch),
-    `planner_sees`: "board", or "near" for roles that differ: only the tool user sees the blocked cells, and the
-    planner which of its four neighbours are free, where the goal lies and what the tool user proposes.
+    `planner_sees`: "board", or "near" for roles that differ: only the tool user sees the board and the goal, and the
+    planner which of its four neighbours are free and what the tool user proposes.
     Levels: random blocks, start and goal connected and at least (rows + cols) // 4 steps apart; ValueError when none
     is found, as on a long board of one row with many blocks.
     """
@@ -58,7 +58,7 @@ class PlanPath(Board):
             f"You have several turns; a turn takes at most {max_moves} moves, and you go on from where you are."
         )
         if planner_sees == "near":
-            self.RULES += " Only the tool user sees the board; the planner sees the cells next to it."
+            self.RULES += " Only the tool user sees the board and the goal; the planner sees the cells next to it."
 
     @classmethod
     def from_text(cls, text: str, **options: Any) -> PlanPath:
@@ -158,8 +158,8 @@ class PlanPath(Board):
         free = " ".join(move if self._free((r + i, c + j)) else "-" for move, (i, j) in MOVES.items())
         down, right = goal[0] - r, goal[1] - c
         towards = f"{abs(down)} {'down' if down > 0 else 'up'} {abs(right)} {'right' if right > 0 else 'left'}"
-        here = f"at ({r},{c}) free {free} goal {towards}"
-        return f"near {here}" if near else f"walls {walls} {here}"
+        here = f"at ({r},{c}) free {free}"
+        return f"near {here}" if near else f"walls {walls} {here} goal {towards}"
 
     def render(self) -> str:
         """The board as a drawing, whatever `view` the agents have."""
