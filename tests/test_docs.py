@@ -43,8 +43,8 @@ OPTIONS_OF_PAGE = {  # of torchrun, srun and the scripts of benchmarks/
     "gpu.md": {"--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--kill-on-bad-exit", "--nodes", "--ntasks-per-node"}
     | {"--gpus-per-node", "--groups", "--candidates", "--budget", "--shape", "--repeats", "--ranks"},
     "your_team.md": {"--logdir", "--served-model-name"},  # of TensorBoard and vLLM
-    "README.md": {"--no-deps", "--extra-index-url"},  # of pip
-    "CONTRIBUTING.md": {"--check"},  # of ruff
+    "README.md": {"--no-deps", "--extra-index-url", "--dist"},  # of pip and pytest
+    "CONTRIBUTING.md": {"--check", "--dist"},  # of ruff and pytest
 }
 
 pytestmark = pytest.mark.filterwarnings("ignore")
