@@ -23,17 +23,6 @@ from statistics import fmean
 
 HERE = Path(__file__).resolve().parent.parent
 BOARDS = "--env-options rows=4 cols=4 blocks=0.25 max_moves=2 view=cells --max-response-tokens 16 --lr 4e-4"
-    "--env-options",
-    "rows=4",
-    "cols=4",
-    "blocks=0.25",
-    "max_moves=2",
-    "view=cells",
-    "--max-response-tokens",
-    "16",
-    "--lr",
-    "4e-4",
-]
 CHAINS = ("--sampling", "chains", "--grouping", "trajectory")
 
 

@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 
 import experiments
 import train
+from benchmarks.credit import share_between
 from experiments import Plan
 from grouping import assign_advantages, group_samples
 from options import all_options, parse, parse_policies
@@ -566,3 +567,9 @@ def test_one_command_trains_plays_and_writes_the_table(tmp_path, monkeypatch, ca
     crossed = {"tool_user": (run, "planner"), "planner": (run, "tool_user")}
     experiments.play_team(crossed, str(tmp_path / "crossed.json"), experiments.COMMON.split())
     assert json.loads((tmp_path / "crossed.json").read_text()) == swapped[-1][1:]
+
+
+def test_the_variance_between_first_answers_by_hand():
+    """Means 0.5 and 2.5: variance 2. Within 0.5, of which half is in the means: 2 - 0.25."""
+    assert share_between([[0, 1], [2, 3]]) == (1.75, 0.5)
+    assert share_between([[0, 1], [0, 1]]) == (0.0, 0.5)
