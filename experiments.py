@@ -11,7 +11,8 @@ after a stop: finished runs are kept, unfinished ones resume. At the end, or at 
 `experiments.svg` and `experiments.json` are written there.
 
 Equal budgets: a step samples at most BUDGET candidates, environments * agents * turns * K, whatever the row (less when
-environments are solved early). Every row is the greedy success on the same held-out levels, played with TURNS turns.
+environments are solved early). Every row is the greedy success on the same held-out levels, played with TURNS turns
+(one in the row with one turn). Rows and sizes are in records/rows.py.
 """
 
 from __future__ import annotations
@@ -80,11 +81,10 @@ class Plan:
         boards = not self.task  # what the planner sees is an option of plan_path
 
         def fits(row: Method) -> bool:
-            return (
-                {*row.team} <= {*agents}
-                and (alone or "single" not in row.label)
-                and (boards or "sees" not in row.label)
-            )
+            uses = [TRAININGS[name] for name in row.trainings]
+            has_workflow = alone or all(training.agents > 1 for training in uses)
+            has_option = boards or not any(NEAR in training.options for training in uses)
+            return {*row.team} <= {*agents} and has_workflow and has_option
 
         def wanted(rows: list[Method]) -> list[Method]:
             return [row for row in rows if fits(row) and (row.quick or row in METHODS or not self.quick)]

@@ -53,7 +53,7 @@ class TaskOptions:
     workflow: str = "mas"
     """mas (several agents), single, or ensemble (math)"""
     env_options: list[str] = field(default_factory=list, metadata={"metavar": "KEY=VALUE"})
-    """options of the task, for instance rows=6 (--task NAME --help lists them)"""
+    """options of the task, for instance rows=8 (--task NAME --help lists them)"""
     data: str = field(default="", metadata={"metavar": "FILE"})
     """training problems, for tasks that read them: a file or a hub id"""
     eval_data: str = field(default="", metadata={"metavar": "FILE"})

@@ -1,4 +1,4 @@
-"""The first default run of train.py (4x4 boards, two moves a turn): against an earlier commit, beside a busy process,
+"""The former default run of train.py (4x4 boards, two moves a turn): against an earlier commit, beside a busy process,
 and with chains instead of trees.
 
     python benchmarks/default_run.py                               whole runs with three seeds, in turn: half an hour

@@ -2,7 +2,8 @@
 
     python benchmarks/naive_walker.py
 
-A trained policy has to beat this to have learned anything about walls. Same boards as the held-out ones of train.py.
+A trained policy has to beat this to have learned anything about walls. The 6x6 boards are the held-out ones of the
+default run.
 """
 
 import sys

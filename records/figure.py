@@ -122,7 +122,7 @@ def draw_rows(axes: Axes, rows: Sequence[Record], steps: int, colours: Mapping[s
         draw_seeds(axes, [(value, line) for value in values], colour, CARD if same in seen else "")
         axes.plot([mean - (se or 0), mean + (se or 0)], [line, line], color=colour, linewidth=1.2, clip_on=False)
         axes.plot([mean], [line], "|", color=colour, markersize=9, markeredgewidth=2.2, clip_on=False)
-        label = row["label"] + (f" (after {step} steps)" if step not in (0, steps) else "")
+        label = row["label"] + (f" ({step} steps)" if step not in (0, steps) else "")
         label += f" [{same}]" if same else ""
         side: Record = dict(transform=axes.get_yaxis_transform(), va="center", color=colour)
         axes.text(-0.07, line, label, ha="right", **side)

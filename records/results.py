@@ -23,7 +23,8 @@ from records.rows import Method
 GROUPS = ("groups/trained", "groups/constant", "groups/singleton")
 METRICS = ("step", "samples", "tokens", *GROUPS)  # of a step, that the table needs
 BUDGETS = ("candidates", "tokens", "seconds")  # what a training spends; the seconds are those of its steps
-T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)  # two-sided quantile of t for 1 to 9 degrees
+# Two-sided 95% quantile of t for 1 to 9 degrees of freedom; the last one is slightly too wide for more.
+T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 
 def run_folder(folder: Path, training: str, seed: int) -> Path:
@@ -82,7 +83,7 @@ def numbers(row: Method, folder: Path, seeds: Sequence[int], steps: int) -> dict
                 raise ValueError(
                     f"{runs[0]} was evaluated after step 0, but its metrics.jsonl has no step: delete the run"
                 )
-            trained: dict[str, Any] = {} if row.untrained else dict(sampled(metrics))
+            trained = {} if row.untrained else sampled(metrics)
             if trained and not row.team:
                 trained["spent"] = spent(metrics, read_log(runs[0] / "timing.jsonl", ("step", "step_s")), curve)
             found.append({"seed": seed, "curve": curve, **trained})
@@ -92,9 +93,11 @@ def numbers(row: Method, folder: Path, seeds: Sequence[int], steps: int) -> dict
 def spent(metrics: Sequence[dict], timing: Sequence[dict], curve: Sequence[Sequence]) -> dict[str, list[float]]:
     """What a run had sampled (candidates, tokens) and how long its steps had taken at each point of its curve."""
     steps = {row["step"]: [row["samples"], row["tokens"], 0.0] for row in metrics}
-    for row in timing:
-        if row["step"] in steps:
-            steps[row["step"]][2] = row["step_s"]
+    seconds = {row["step"]: row["step_s"] for row in timing}
+    if missing := steps.keys() - seconds.keys():
+        raise ValueError(f"timing.jsonl has no step {min(missing)}, which metrics.jsonl has: delete the run")
+    for step, row in steps.items():
+        row[2] = seconds[step]
     sums = [[sum(row[i] for step, row in steps.items() if step < at) for at, *_ in curve] for i in range(len(BUDGETS))]
     return dict(zip(BUDGETS, sums, strict=True))
 
@@ -110,7 +113,7 @@ def played(path: Path) -> list[tuple[float, int]]:
     return [(success, n)]
 
 
-def sampled(steps: Sequence[dict[str, Any]]) -> dict[str, float]:
+def sampled(steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Candidates a step, and the share of groups whose rewards differ."""
     groups = [[step[kind] for kind in GROUPS] for step in steps]
     signal = sum(trained for trained, *_ in groups) / max(sum(map(sum, groups)), 1)
@@ -141,7 +144,11 @@ def common_step(runs: Sequence[dict[str, Any]]) -> int:
 
 
 def success(runs: Sequence[dict[str, Any]], step: int) -> list[float]:
-    return [value for run in runs for at, value, _ in run["curve"] if at == step]
+    return list(by_seed(runs, step).values())
+
+
+def by_seed(runs: Sequence[dict[str, Any]], step: int) -> dict[int, float]:
+    return {run["seed"]: value for run in runs for at, value, _ in run["curve"] if at == step}
 
 
 def with_se(mean: float, se: float | None) -> str:
@@ -171,41 +178,46 @@ def difference(better: Mapping[int, float], worse: Mapping[int, float]) -> str:
     mean, se = mean_se(values)
     if se is None:
         return f"{mean:+.3f} (one seed)"
-    half = se * (T95[len(values) - 2] if len(values) <= len(T95) + 1 else 2.26)
+    half = se * T95[min(len(values) - 2, len(T95) - 1)]
     return f"{mean:+.3f} [{mean - half:+.3f}, {mean + half:+.3f}], {sum(v > 0 for v in values)} of {len(values)}"
 
 
+Spent = dict[str, dict[int, float]]  # kind of budget -> seed -> success
+
+
+def trained_rows(results: dict[str, Any], section: str) -> list[dict[str, Any]]:
+    """The rows of a section that are the end of one training."""
+    rows = [row for row in results["rows"] if row["section"] == section and row["runs"]]
+    return [row for row in rows if "spent" in row["runs"][0]]
+
+
 def equal_budgets(results: dict[str, Any]) -> list[str]:
-    """Two tables: the trained methods at equal candidates, tokens and seconds; the claims."""
-    trained = [row for row in results["rows"] if row["curves"] and row["runs"] and "spent" in row["runs"][0]]
-    if not trained:
+    """Tables of the trained methods at equal candidates, tokens and seconds, and of the claims."""
+    sections = dict.fromkeys(row["section"] for row in results["rows"])
+    parts = {section: trained_rows(results, section) for section in sections}
+    limits = {section: budgets(rows) for section, rows in parts.items() if rows}
+    found: dict[str, Spent] = {
+        row["label"]: {k: {run["seed"]: at_budget(run, k, most) for run in row["runs"]} for k, most in limit.items()}
+        for section, limit in limits.items()
+        for row in parts[section]
+    }
+    if "Methods" not in limits:
         return []
-    limits = budgets(trained)
-    kinds = {
-        "candidates": f"after {limits['candidates']:,.0f} candidates",
-        "tokens": f"after {limits['tokens']:,.0f} tokens",
-        "seconds": f"after {limits['seconds']:,.0f} s",
-    }
-    lines = [f"| equal budgets | {' | '.join(kinds.values())} |", "|---" * (1 + len(kinds)) + "|"]
-    found = {
-        row["label"]: {k: {run["seed"]: at_budget(run, k, limits[k]) for run in row["runs"]} for k in BUDGETS}
-        for row in trained
-    }
-    for label, values in found.items():
-        lines.append(f"| {label} | {' | '.join(with_se(*mean_se(list(values[k].values()))) for k in kinds)} |")
-    runs = {row["label"]: row["runs"] for row in trained}
+    most = limits["Methods"]
+    kinds = [f"after {most['candidates']:,.0f} candidates", f"after {most['tokens']:,.0f} tokens"]
+    lines = ["| equal budgets | " + " | ".join([*kinds, f"after {most['seconds']:,.0f} s"]) + " |", "|---|---|---|---|"]
+    for row in parts["Methods"]:
+        values = [with_se(*mean_se(list(found[row["label"]][kind].values()))) for kind in BUDGETS]
+        lines.append(f"| {row['label']} | {' | '.join(values)} |")
+    runs = {row["label"]: row["runs"] for rows in parts.values() for row in rows}
     lines += ["", "| differences | at equal steps | at equal candidates | at equal seconds |", "|---|---|---|---|"]
     for claim, (better, worse) in results["claims"].items():
         if better in found and worse in found:
             step = common_step([*runs[better], *runs[worse]])
-            pairs = [(_values(runs[better], step), _values(runs[worse], step))]
+            pairs = [(by_seed(runs[better], step), by_seed(runs[worse], step))]
             pairs += [(found[better][kind], found[worse][kind]) for kind in ("candidates", "seconds")]
             lines.append(f"| {claim} | {' | '.join(difference(*pair) for pair in pairs)} |")
     return [*lines, ""]
-
-
-def _values(runs: Sequence[dict[str, Any]], step: int) -> dict[int, float]:
-    return {run["seed"]: value for run in runs for at, value, _ in run["curve"] if at == step}
 
 
 def table(results: dict[str, Any], notes: str) -> str:

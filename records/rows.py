@@ -85,7 +85,7 @@ def _all_turns(training: str) -> dict[str, tuple[str, str]]:
 
 METHODS = [
     Method("single agent, untrained", "single_tree", untrained=True),
-    Method("single agent + GRPO, one turn", "single_grpo_1"),
+    Method("single agent + GRPO, T = 1", "single_grpo_1"),
     Method("single agent + GRPO", "single_grpo"),
     Method("single agent + tree", "single_tree"),
     Method("MAS, untrained", "shared", untrained=True),
@@ -96,11 +96,11 @@ METHODS = [
 ROLES = [
     Method("roles trained alone, then combined", "tool_user_alone", team=_alone(), quick=True),
     Method("policies of the roles swapped", "per_role", team=_swapped("per_role"), quick=True),
-    Method("planner sees less: single agent + tree", "near_single"),
-    Method("planner sees less: shared policy", "near_shared"),
-    Method("planner sees less: policy per role", "near_per_role"),
-    Method("planner sees less: trained alone, then combined", "near_tool_user_alone", team=_alone("near_")),
-    Method("planner sees less: policies swapped", "near_per_role", team=_swapped("near_per_role")),
+    Method("short sight: single agent + tree", "near_single"),
+    Method("short sight: shared policy", "near_shared"),
+    Method("short sight: policy per role", "near_per_role"),
+    Method("short sight: alone, then combined", "near_tool_user_alone", team=_alone("near_")),
+    Method("short sight: policies swapped", "near_per_role", team=_swapped("near_per_role")),
 ]
 ABLATIONS = [
     Method("parallel chains instead of a tree", "parallel"),
@@ -121,26 +121,42 @@ CLAIMS = {  # of the paper: the row that should be better, and the row it is com
     "tree groups against trajectory groups, team": ("MAS + AT-GRPO, shared policy", "MAS + GRPO"),
     "tree groups against trajectory groups, single agent": ("single agent + tree", "single agent + GRPO"),
     "team against single agent, both GRPO": ("MAS + GRPO", "single agent + GRPO"),
-    "team against single agent as published": ("MAS + AT-GRPO, shared policy", "single agent + GRPO, one turn"),
+    "team with four turns against single agent with one, as published": (
+        "MAS + AT-GRPO, shared policy",
+        "single agent + GRPO, T = 1",
+    ),
     "team against single agent, both with trees": ("MAS + AT-GRPO, shared policy", "single agent + tree"),
     "policy per role against shared policy": ("MAS + AT-GRPO, policy per role", "MAS + AT-GRPO, shared policy"),
+    "short sight: team against single agent": (
+        "short sight: shared policy",
+        "short sight: single agent + tree",
+    ),
+    "short sight: policy per role against shared policy": (
+        "short sight: policy per role",
+        "short sight: shared policy",
+    ),
 }
 NOTES = f"""\
 - Budget: a step samples at most {BUDGET} candidates in every row, environments x agents x turns x K. Environments that
   are solved early need fewer; the column has the mean that was sampled. `T` and `K` trade against environments a step.
 - Success: greedy, no tree, {TURNS} turns (one in the row with one turn, as published), the same held-out levels for
   every row and seed. ± is the standard error over seeds.
-- Equal budgets: success of each seed, read off its learning curve (a line between two evaluations) where it had sampled
-  that many candidates, or tokens, or had trained for that many seconds: the most that all of the rows reached.
-- Differences: of runs with the same seed; in brackets the 95% interval of their mean (t distribution). Equal steps: the
-  last that all runs of both rows have reached.
-- Signal: share of groups whose rewards differ; the others teach nothing.
+- Equal budgets: the success of each seed when it had sampled so many candidates or tokens, or trained for so many
+  seconds, read off a straight line between two evaluations. The budget is the largest that all runs of a table reached;
+  the comparisons with short sight use that of their own table.
+- Differences: of runs with the same seed; in brackets the 95% interval of their mean (t distribution), then the number
+  of seeds where the difference is positive. The interval covers the variation between seeds, not the choice of the
+  held-out boards, which are the same for all; nothing corrects for the number of comparisons. Equal steps: the last
+  that all runs of both rows have reached.
+- Signal: share of groups whose rewards differ; the others teach nothing. Signal and candidates a step are means over
+  the steps that a row was trained, which differ between rows.
 - Untrained: after the warm start, which imitates noise.
 - Trained alone: each role is trained (policy per role) while the other one stays at its warm start; then both play
   together. Each role learns from as many candidates of its own as in the row with a policy per role.
 - Swapped: the two policies of the row with a policy per role play each other's role.
-- Planner sees less: the planner (and the single agent) knows its four neighbours only; the tool user alone sees the
-  board and the goal.
+- Short sight (planner_sees=near): the planner, and so the single agent, sees only its cell and which of its four
+  neighbours are free; only the tool user sees the board and the goal. The single agent never learns where the goal is,
+  so the lead of the team over it measures information, not training.
 - Parallel chains: K independent chains, agent- and turn-wise groups, own rewards. Groups may only compare answers to
   one prompt, and after the first action few chains share one.
 - Pooled groups: trees as in AT-GRPO, but a group also compares answers to different prompts.

@@ -19,8 +19,8 @@ class PlanPath(Board):
 
     Options: `rows`, `cols` (cells), `blocks` (share of blocked cells), `max_moves` (moves a turn), `view`: "grid" draws
     the board, "cells" names the blocked cells by their offset from the player (short, for models trained from scratch),
-    `planner_sees`: "board", or "near" for roles that differ: only the tool user sees the board and the goal, and the
-    planner which of its four neighbours are free and what the tool user proposes.
+    `planner_sees`: "board", or "near", which makes the roles differ: the planner sees its cell, which of its four
+    neighbours are free, and the proposal; only the tool user sees the board and the goal.
     Levels: random blocks, start and goal connected and at least (rows + cols) // 4 steps apart; ValueError when none
     is found, as on a long board of one row with many blocks.
     """
@@ -58,7 +58,8 @@ class PlanPath(Board):
             f"You have several turns; a turn takes at most {max_moves} moves, and you go on from where you are."
         )
         if planner_sees == "near":
-            self.RULES += " Only the tool user sees the board and the goal; the planner sees the cells next to it."
+            self.RULES += " The planner sees only its cell and the moves that are free from there (- is blocked)."
+            self.RULES += " The tool user sees the board and the goal." if workflow == "mas" else ""
 
     @classmethod
     def from_text(cls, text: str, **options: Any) -> PlanPath:

@@ -1120,7 +1120,7 @@ def test_a_planner_that_sees_less_knows_its_neighbours_and_the_proposal(view):
     assert near.step("tool_user", "#### [D, R, R, R, U]") == whole.step("tool_user", "#### [D, R, R, R, U]")
     prompt = near.observe("planner")[1]["content"]
     assert prompt == "planner\nproposal [D, R, R, R, U]\nnear at (0,0) free - D - R"
-    assert "the planner sees the cells next to it" in near.observe("planner")[0]["content"]
+    assert "The planner sees only its cell" in near.observe("planner")[0]["content"]
     assert near.step("planner", "#### [D, R, R, R, U]").team == 1
     alone = PlanPath.from_text(level, workflow="single", view=view, planner_sees="near")
     assert "near at (0,0)" in alone.observe("planner")[1]["content"]

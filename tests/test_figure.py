@@ -50,7 +50,7 @@ def test_a_curve_ends_where_a_seed_has_stopped():
     (mean,) = lines(curves, "None")
     assert mean == [(0, pytest.approx(0.1)), (25, pytest.approx(0.4))]
     assert (50, 0.9) in lines(curves, "o")[0]
-    assert "a (after 25 steps)" in words(figure(make_results(a=[{0: 0.1, 25: 0.3, 50: 0.9}, {0: 0.1, 25: 0.5}])))
+    assert "a (25 steps)" in words(figure(make_results(a=[{0: 0.1, 25: 0.3, 50: 0.9}, {0: 0.1, 25: 0.5}])))
 
 
 @pytest.mark.parametrize("name", ["a < b & c", "$a_b$", "$", r"\frac{", 'x"y', "<script>", "}{ %s"])
@@ -63,7 +63,7 @@ def test_names_are_text_and_nothing_else(name):
 
 def test_rows_of_the_same_runs_say_so(recorded):
     marked = {row["label"] for row, same in zip(recorded["rows"], same_runs(recorded["rows"]), strict=True) if same}
-    assert marked == {"MAS + AT-GRPO, shared policy", "alpha = 1", "K = 8", "T = 6"}
+    assert marked == {"MAS + AT-GRPO, shared policy", "alpha = 1", "K = 8", "T = 4"}
     shown = words(figure(recorded))
     assert marked == {text.removesuffix(" [1]") for text in shown if text.endswith(" [1]")}
     assert module.SAME in shown

@@ -141,11 +141,28 @@ def test_the_first_run_is_the_one_that_was_recorded(readme):
     assert seconds == re.findall(r"takes (\d+ min \d+ s)", readme)
 
 
-def test_numbers_of_the_cpu_results_are_in_the_tables(readme):
-    """The paragraphs about the model from scratch and about what speaks against the paper."""
-    recorded = page("experiments.md") + page("gpu.md")
-    paragraphs = re.findall(r"^(?:With a model of 0\.16M|\*\*What speaks against the paper\.\*\*).*", readme, re.M)
-    assert len(paragraphs) == 2
-    numbers = [number for text in paragraphs for number in re.findall(r"\d\.\d{3}|\d+,\d{3}", text)]
-    assert len(numbers) > 8
-    assert [number for number in numbers if number not in recorded] == []
+def test_the_results_on_a_cpu_are_those_of_the_tables(readme):
+    """The paragraphs about the model from scratch and about what speaks against the paper, number by number."""
+    found = {table[0][0]: {row[0]: row[1:] for row in table} for table in tables(page("experiments.md"))}
+    equal, roles, methods = (found[name] for name in ("equal budgets", "roles", "methods"))
+
+    def numbers(start):
+        (text,) = re.findall(rf"^{re.escape(start)}.*", readme, re.M)
+        return re.findall(r"\d\.\d{3}|\d+,\d{3}", text)
+
+    def means(table, *labels):
+        return [re.findall(r"\d\.\d{3}", table[label][0])[0] for label in labels]
+
+    (candidates,) = re.findall(r"\d+,\d{3}", equal["equal budgets"][0])
+    shared, view = "MAS + AT-GRPO, shared policy", "short sight: "
+    trees = means(equal, shared, "MAS + GRPO", "single agent + tree", "single agent + GRPO")
+    assert numbers("With a model of 0.16M parameters") == [
+        candidates, *trees, *means(equal, "single agent + GRPO, T = 1"),
+        *means(roles, view + "policy per role", view + "shared policy", view + "policies swapped"),
+    ]  # fmt: skip
+    team, apart = (
+        [number.lstrip("+-") for number in re.findall(r"[+-]\d\.\d{3}", found["differences"][claim][1])]
+        for claim in ("team against single agent, both with trees", "policy per role against shared policy")
+    )
+    swapped = [*means(methods, "MAS + AT-GRPO, policy per role"), *means(roles, "policies of the roles swapped")]
+    assert numbers("**What speaks against the paper.**") == [team[0], *sorted(team[1:]), apart[0], *swapped]
