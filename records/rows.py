@@ -139,8 +139,8 @@ CLAIMS = {  # of the paper: the row that should be better, and the row it is com
 NOTES = f"""\
 - Budget: a step samples at most {BUDGET} candidates in every row, environments x agents x turns x K. Environments that
   are solved early need fewer; the column has the mean that was sampled. `T` and `K` trade against environments a step.
-- Success: greedy, no tree, {TURNS} turns (the single agent with T = 1 plays one, as published), the same held-out levels
-  for every row and seed. ± is the standard error over seeds.
+- Success: greedy, no tree, {TURNS} turns (the single agent with T = 1 plays one, as published), the same held-out
+  levels for every row and seed. ± is the standard error over seeds.
 - Equal budgets: the success of each seed when it had sampled so many candidates or tokens, or trained for so many
   seconds, read off a straight line between two evaluations. The budget is the largest that all runs of a table reached;
   the comparisons with short sight use that of their own table.
