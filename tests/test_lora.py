@@ -239,7 +239,7 @@ def test_policies_share_one_model_and_one_engine():
 
 
 def test_the_learning_rate_is_that_of_adapters(run):
-    assert parse(["--adapter", "lora"])[0].lr == pytest.approx(4e-3)
+    assert parse(["--adapter", "lora"])[0].lr == pytest.approx(8e-3)
     assert parse(["--adapter", "lora", "--model", "org/x"])[0].lr == pytest.approx(1e-5)
     assert parse(["--adapter", "lora", "--lr", "1e-3"])[0].lr == 1e-3
     assert parse(["--adapter", "lora", "--model", str(run)])[0].lr == pytest.approx(8e-3)
