@@ -108,7 +108,7 @@ def test_two_commands_do_all_of_the_set_up(readme):
     code = "\n".join(block for _, block in FENCE.findall(readme)).replace("\\\n", " ")
     starts = [line for line in code.splitlines() if line.startswith("python3 -m venv .venv && ")]
     ends = [line.rpartition("&& ")[2] for line in starts]
-    assert ends[:2] == [".venv/bin/python train.py", ".venv/bin/python -m pytest -n auto --dist worksteal"]
+    assert ends[:2] == [".venv/bin/python train.py", ".venv/bin/python -m pytest -n auto --dist loadfile"]
     files = [re.findall(r"-r (\S+)", line) for line in starts]
     assert files[:2] == [["requirements.txt"], ["requirements-dev.txt"]]
     assert all((ROOT / name).exists() for names in files for name in names)
