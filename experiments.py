@@ -238,13 +238,13 @@ def play_teams(plan: Plan, parallel: int) -> None:
             path = play_path(plan.folder, row, seed)
             if row.team and not path.exists() and all(job.finished for job in jobs):
                 sources = {agent: (str(plan.job(name, seed).folder), who) for agent, (name, who) in row.team.items()}
-                near = NEAR.split() if NEAR in TRAININGS[row.training].options else []
-                tasks.append((sources, str(path), [*COMMON.split(), *plan.task, *near]))
+                tasks.append((sources, str(path)))
     if tasks:
         (plan.folder / "plays").mkdir(exist_ok=True)
         context = multiprocessing.get_context("spawn")  # a forked torch may hang
         with ProcessPoolExecutor(min(parallel, len(tasks)), context) as pool:
-            futures = [pool.submit(play_team, *task) for task in tasks]
+            words = [*COMMON.split(), *plan.task]
+            futures = [pool.submit(play_team, *task, words) for task in tasks]
             for future in tqdm(futures, "teams of checkpoints"):
                 future.result()
 

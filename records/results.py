@@ -85,19 +85,17 @@ def numbers(row: Method, folder: Path, seeds: Sequence[int], steps: int) -> dict
                 )
             trained = {} if row.untrained else sampled(metrics)
             if trained and not row.team:
-                trained["spent"] = spent(metrics, read_log(runs[0] / "timing.jsonl", ("step", "step_s")), curve)
+                trained["spent"] = spent(runs[0], metrics, curve)
             found.append({"seed": seed, "curve": curve, **trained})
     return {"trainings": row.trainings, "runs": found}
 
 
-def spent(metrics: Sequence[dict], timing: Sequence[dict], curve: Sequence[Sequence]) -> dict[str, list[float]]:
+def spent(run: Path, metrics: Sequence[dict], curve: Sequence[Sequence]) -> dict[str, list[float]]:
     """What a run had sampled (candidates, tokens) and how long its steps had taken at each point of its curve."""
-    steps = {row["step"]: [row["samples"], row["tokens"], 0.0] for row in metrics}
-    seconds = {row["step"]: row["step_s"] for row in timing}
-    if missing := steps.keys() - seconds.keys():
-        raise ValueError(f"timing.jsonl has no step {min(missing)}, which metrics.jsonl has: delete the run")
-    for step, row in steps.items():
-        row[2] = seconds[step]
+    seconds = {row["step"]: row["step_s"] for row in read_log(run / "timing.jsonl", ("step", "step_s"))}
+    if missing := {row["step"] for row in metrics} - seconds.keys():
+        raise ValueError(f"{run}: timing.jsonl has no step {min(missing)}, which metrics.jsonl has: delete the run")
+    steps = {row["step"]: (row["samples"], row["tokens"], seconds[row["step"]]) for row in metrics}
     sums = [[sum(row[i] for step, row in steps.items() if step < at) for at, *_ in curve] for i in range(len(BUDGETS))]
     return dict(zip(BUDGETS, sums, strict=True))
 
@@ -167,7 +165,7 @@ def at_budget(run: dict[str, Any], kind: str, budget: float) -> float:
 def budgets(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     """The most of each kind that every run of these rows has spent."""
     runs = [run for row in rows for run in row["runs"]]
-    return {kind: min(run["spent"][kind][-1] for run in runs) for kind in BUDGETS} if runs else {}
+    return {kind: min(run["spent"][kind][-1] for run in runs) for kind in BUDGETS}
 
 
 def difference(better: Mapping[int, float], worse: Mapping[int, float]) -> str:
@@ -182,42 +180,53 @@ def difference(better: Mapping[int, float], worse: Mapping[int, float]) -> str:
     return f"{mean:+.3f} [{mean - half:+.3f}, {mean + half:+.3f}], {sum(v > 0 for v in values)} of {len(values)}"
 
 
-Spent = dict[str, dict[int, float]]  # kind of budget -> seed -> success
-
-
 def trained_rows(results: dict[str, Any], section: str) -> list[dict[str, Any]]:
     """The rows of a section that are the end of one training."""
     rows = [row for row in results["rows"] if row["section"] == section and row["runs"]]
     return [row for row in rows if "spent" in row["runs"][0]]
 
 
+def at_budgets(rows: Sequence[dict[str, Any]], limits: Mapping[str, float]) -> dict[str, dict[str, dict[int, float]]]:
+    """Success of each row (by label) at each limit (by kind) on each seed."""
+    return {
+        row["label"]: {
+            kind: {run["seed"]: at_budget(run, kind, limits[kind]) for run in row["runs"]} for kind in limits
+        }
+        for row in rows
+    }
+
+
 def equal_budgets(results: dict[str, Any]) -> list[str]:
     """Tables of the trained methods at equal candidates, tokens and seconds, and of the claims."""
-    sections = dict.fromkeys(row["section"] for row in results["rows"])
-    parts = {section: trained_rows(results, section) for section in sections}
-    limits = {section: budgets(rows) for section, rows in parts.items() if rows}
-    found: dict[str, Spent] = {
-        row["label"]: {k: {run["seed"]: at_budget(run, k, most) for run in row["runs"]} for k, most in limit.items()}
-        for section, limit in limits.items()
-        for row in parts[section]
-    }
-    if "Methods" not in limits:
+    rows = trained_rows(results, "Methods")
+    if not rows:
         return []
-    most = limits["Methods"]
-    kinds = [f"after {most['candidates']:,.0f} candidates", f"after {most['tokens']:,.0f} tokens"]
-    lines = ["| equal budgets | " + " | ".join([*kinds, f"after {most['seconds']:,.0f} s"]) + " |", "|---|---|---|---|"]
-    for row in parts["Methods"]:
-        values = [with_se(*mean_se(list(found[row["label"]][kind].values()))) for kind in BUDGETS]
-        lines.append(f"| {row['label']} | {' | '.join(values)} |")
-    runs = {row["label"]: row["runs"] for rows in parts.values() for row in rows}
-    lines += ["", "| differences | at equal steps | at equal candidates | at equal seconds |", "|---|---|---|---|"]
+    limits = budgets(rows)
+    units = ("candidates", "tokens", "s")
+    kinds = [f"after {limits[kind]:,.0f} {unit}" for kind, unit in zip(BUDGETS, units, strict=True)]
+    lines = [f"| equal budgets | {' | '.join(kinds)} |", "|---|---|---|---|"]
+    for label, found in at_budgets(rows, limits).items():
+        values = [with_se(*mean_se(list(found[kind].values()))) for kind in BUDGETS]
+        lines.append(f"| {label} | {' | '.join(values)} |")
+    return [*lines, "", *differences(results), ""]
+
+
+def differences(results: dict[str, Any]) -> list[str]:
+    """The table of the claims; each section has its own budgets."""
+    runs: dict[str, Any] = {}
+    found: dict[str, Any] = {}
+    for section in dict.fromkeys(row["section"] for row in results["rows"]):
+        if rows := trained_rows(results, section):
+            runs |= {row["label"]: row["runs"] for row in rows}
+            found |= at_budgets(rows, budgets(rows))
+    lines = ["| differences | at equal steps | at equal candidates | at equal seconds |", "|---|---|---|---|"]
     for claim, (better, worse) in results["claims"].items():
         if better in found and worse in found:
             step = common_step([*runs[better], *runs[worse]])
             pairs = [(by_seed(runs[better], step), by_seed(runs[worse], step))]
             pairs += [(found[better][kind], found[worse][kind]) for kind in ("candidates", "seconds")]
             lines.append(f"| {claim} | {' | '.join(difference(*pair) for pair in pairs)} |")
-    return [*lines, ""]
+    return lines
 
 
 def table(results: dict[str, Any], notes: str) -> str:

@@ -152,15 +152,16 @@ class PlanPath(Board):
 
     def _describe(self, agent: str = "") -> str:
         (r, c), goal = self.position, self.goal
-        near = agent == "planner" and self.planner_sees == "near"
-        if self.view == "grid" and not near:
+        free = " ".join(move if self._free((r + i, c + j)) else "-" for move, (i, j) in MOVES.items())
+        here = f"at ({r},{c}) free {free}"
+        if agent == "planner" and self.planner_sees == "near":
+            return f"near {here}"
+        if self.view == "grid":
             return self.render()
         walls = " ".join(f"({i - r:+d},{j - c:+d})" for i, j in sorted(self.walls)) or "none"
-        free = " ".join(move if self._free((r + i, c + j)) else "-" for move, (i, j) in MOVES.items())
         down, right = goal[0] - r, goal[1] - c
         towards = f"{abs(down)} {'down' if down > 0 else 'up'} {abs(right)} {'right' if right > 0 else 'left'}"
-        here = f"at ({r},{c}) free {free}"
-        return f"near {here}" if near else f"walls {walls} {here} goal {towards}"
+        return f"walls {walls} {here} goal {towards}"
 
     def render(self) -> str:
         """The board as a drawing, whatever `view` the agents have."""

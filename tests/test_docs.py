@@ -14,7 +14,6 @@ import sys
 from contextlib import redirect_stdout
 from importlib import import_module
 from io import StringIO
-from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from xml.etree import ElementTree
@@ -26,6 +25,7 @@ from distributed.world import place
 from options import parse, parse_policies
 from prepare import task_of
 from records import metrics
+from records.results import BUDGETS, at_budget
 from tasks import fetch, play
 
 ROOT = Path(__file__).parent.parent
@@ -394,17 +394,13 @@ def test_the_methods_with_a_real_model_are_what_was_recorded(gpu, measured):
     (table,) = [table for table in tables(gpu) if table[0][1:2] == ["22,389 candidates"]]
     for row, *cells in table[1:]:
         mine = [run for run in runs if run["row"] == row]
-        assert cells == [
-            f"{fmean(at_cost(run['curve'], *limit) for run in mine):.3f}" for limit in ((2, 22389), (4, 243.6))
+        spent = [zip(*(point[2:] for point in run["curve"]), strict=True) for run in mine]
+        costly = [
+            {"curve": [point[:3] for point in run["curve"]], "spent": dict(zip(BUDGETS, columns, strict=True))}
+            for run, columns in zip(mine, spent, strict=True)
         ]
-
-
-def at_cost(curve, column, limit):
-    """Success on the line between two evaluations, where a column (2: candidates, 4: seconds) has reached `limit`."""
-    for before, after in pairwise(curve):
-        if limit <= after[column]:
-            return before[1] + (after[1] - before[1]) * (limit - before[column]) / (after[column] - before[column])
-    return curve[-1][1]
+        costs = (("candidates", 22389), ("seconds", 243.6))
+        assert cells == [f"{fmean(at_budget(run, *cost) for run in costly):.3f}" for cost in costs]
 
 
 def test_steps_on_gpus_are_what_was_recorded(gpu, measured):
