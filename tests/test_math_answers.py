@@ -662,7 +662,7 @@ def test_100_kilobytes_are_read_in_no_time(unit):
     extract_answer(text)
     assert not math_equal(gold="7", answer=text)
     assert score_answers([rf"\boxed{{{text}}}", text], ["8", "8"]) == [0.0, 0.0]
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 5  # three judgements at their limit take 7
 
 
 def test_a_killed_worker_is_replaced():
