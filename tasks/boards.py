@@ -6,6 +6,7 @@ import copy
 import json
 import re
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TypeVar
 
 import numpy as np
@@ -164,7 +165,16 @@ class Board:
         raise NotImplementedError
 
     def noisy_answer(self, rng: np.random.Generator, good: float) -> str:
-        """An answer in the right format, good with this probability and random otherwise (for warm starts)."""
+        """An answer in the right format, for warm starts: each part is good with this probability, else random.
+
+        Of a tool user that writes programs, a program: all of its plan is good with this probability, or nothing is.
+        """
+        if self.tool == "direct" or self.program or "tool_user" not in self.agents:  # the planner's turn
+            return f"#### {render_answer(self._noise(rng, good))}"
+        return noisy_program(self._noise(rng, float(rng.random() < good)), rng)
+
+    def _noise(self, rng: np.random.Generator, good: float) -> list:
+        """An answer whose parts are good with this probability and random otherwise."""
         raise NotImplementedError
 
     def _load(self) -> None:
@@ -266,6 +276,19 @@ def _run_program(text: str) -> tuple[bool, bool, list | None, str]:
     if result.status == "ok" and answer is None:
         told += "\nThat has no readable answer line."
     return True, result.status == "ok", answer, f"{shorten(code.strip(), MAX_PROGRAM)}\n{told}"
+
+
+def noisy_program(answer: list, rng: np.random.Generator) -> str:
+    """A program that prints an answer; one in five has a mistake and does not run.
+
+    >>> print(noisy_program(["D", "D", "R"], np.random.default_rng(0)))
+    ```python
+    print('####', 2 * ['D'] + 1 * ['R'])
+    ```
+    """
+    runs = [f"{len(list(same))} * {[part]}" for part, same in groupby(answer)]
+    joint = "," if rng.random() > 0.2 else " +"  # a text and a list cannot be added
+    return f"```python\nprint('####'{joint} {' + '.join(runs)})\n```"
 
 
 def printed_answer(text: str) -> list | None:

@@ -137,14 +137,14 @@ class PlanPath(Board):
         note = f"Your last plan had {len(moves)} moves, {bumps} of them impossible."
         return Outcome(team, legal, share, share, note)
 
-    def noisy_answer(self, rng: np.random.Generator, good: float) -> str:
+    def _noise(self, rng: np.random.Generator, good: float) -> list:
         twin, moves = self.copy(), []
         for _ in range(rng.integers(1, min(self.max_moves, 8) + 1)):
             moves.append(str(rng.choice(list(MOVES))))
             if rng.random() < good and not twin.done:
                 moves[-1] = min(MOVES, key=lambda move: twin._distance_after(move))
             twin._apply(moves[-1:])
-        return f"#### [{', '.join(moves)}]"
+        return moves
 
     def _distance_after(self, move: str) -> int:
         there = (self.position[0] + MOVES[move][0], self.position[1] + MOVES[move][1])

@@ -195,13 +195,13 @@ class Sokoban(Board):
         note = f"Your last plan had {len(moves)} moves, {bumps} of them impossible."
         return Outcome((self.boxes & self.goals).bit_count() / self.num_boxes, legal, share, share, note)
 
-    def noisy_answer(self, rng: np.random.Generator, good: float) -> str:
+    def _noise(self, rng: np.random.Generator, good: float) -> list:
         twin, moves = self.copy(), []
         for _ in range(rng.integers(1, min(self.max_moves, 8) + 1)):
             best = twin._next_move() if rng.random() < good else None
             moves.append(best or str(rng.choice(list(MOVES))))
             twin._apply(moves[-1:])
-        return f"#### [{', '.join(moves)}]"
+        return moves
 
     def _next_move(self) -> str | None:
         """First move of a shortest walk to a push that brings the solution nearer, None when there is no such push."""

@@ -107,13 +107,13 @@ class Sudoku(Board):
         note = f"Your last answer filled or changed {fresh} cells; {dropped} cells repeated a number and were left out."
         return Outcome(float(self.solved), fresh > 0 and not clashes, share, share, note)
 
-    def noisy_answer(self, rng: np.random.Generator, good: float) -> str:
+    def _noise(self, rng: np.random.Generator, good: float) -> list:
         n = self.size
         cells = [
             clue or (right if rng.random() < good else int(rng.integers(0, n + 1)))
             for clue, right in zip(self.clues, self.solution, strict=True)
         ]
-        return f"#### {[cells[i : i + n] for i in range(0, n * n, n)]}"
+        return [cells[i : i + n] for i in range(0, n * n, n)]
 
     def _describe(self, agent: str = "") -> str:
         n = self.size

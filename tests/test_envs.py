@@ -378,6 +378,26 @@ def test_noisy_answers_for_a_warm_start(task):
     assert solved[0.0] <= 10
 
 
+@pytest.mark.parametrize("task", BOARDS)
+def test_noisy_programs_for_a_warm_start(task):
+    """One in ten is a good plan as a whole, one in five does not run; the planner still answers with a line."""
+    rng, runs, team = np.random.default_rng(0), [], []
+    for seed in range(60):
+        env: Any = make_env(task, tool="python").reset(seed=seed)
+        text = env.noisy_answer(rng, 1.0 if seed < 20 else 0.0)
+        assert text.startswith("```python\nprint('####'")
+        reward = env.step("tool_user", text)
+        assert reward.info["format"] == 1
+        runs.append(reward.info["executes"])
+        team.append(reward.team * reward.info["executes"])
+        assert env.step("planner", env.noisy_answer(rng, 0.5)).info["format"] == 1
+    assert 0.6 < np.mean(runs) < 0.95
+    assert np.mean(team[:20]) > 0.1 + np.mean(team[20:])
+    env = make_env(task, tool="python").reset(seed=0)
+    env.step("tool_user", "no program")
+    assert env.noisy_answer(rng, 0.5).startswith("#### [")
+
+
 def test_mixed_reward():
     assert mixed_reward(Reward(0.5, 0.25)) == 0.75
     assert mixed_reward(Reward(0.5, 0.25), alpha=2.0) == 1.25
