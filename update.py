@@ -67,7 +67,8 @@ def update(
         return {}
     minibatches: list[list[Pack]] = []
     for part in deal(samples, config.minibatches, seed):
-        for sample, weight in zip(part, loss_weights(part, config.loss, config.max_response_tokens), strict=True):
+        members = [sample for group in part for sample in group]
+        for sample, weight in zip(members, loss_weights(members, config.loss, config.max_response_tokens), strict=True):
             sample.weight = weight  # of each of its tokens in the loss of this minibatch
         minibatches.append(pack_minibatch(part, config.micro_batch_tokens, policy.rank, policy.ranks, policy.device))
     totals: Counter[str] = Counter()  # over the tokens of all optimizer steps

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -103,7 +103,7 @@ class Outline(Sample):
 
     def __init__(self, prompt: int, prompt_length: int, length: int, trained: bool):
         self.prompt, self.advantage = prompt, float(trained)
-        self.prompt_ids, self.response_ids = cast(Any, (range(prompt_length), range(length)))  # only their lengths
+        self.prompt_ids, self.response_ids = range(prompt_length), range(length)  # type: ignore[assignment]  # lengths
         self.rank = -1  # of the policy's ranks, that packs it; nobody packs what has no advantage
 
 

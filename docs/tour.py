@@ -31,7 +31,7 @@ from distributed.world import World
 from grouping import EPS, GroupKey, Sample, agent_turn_key, assign_advantages, group_samples, trajectory_key
 from model.attention import packed
 from model.loading import load_model
-from model.packing import Pack, by_prompt, micro_batches, pack_samples
+from model.packing import Pack, by_prompt, micro_batches, pack_samples, with_signal
 from model.policy import Policy, make_policy
 from options import Config, parse
 from prepare import make_team, task_of
@@ -190,7 +190,7 @@ def question_blocks(tour: Tour) -> dict[str, str]:
 def update_blocks(tour: Tour) -> dict[str, str]:
     """Packing, loss, one optimizer step, the hand-over to the engine. Changes the weights."""
     samples, group = tour.result.samples, tour.stage(0, "tool_user")
-    groups = [kept for members in by_prompt(samples) if (kept := [s for s in members if s.advantage])]
+    groups = with_signal(by_prompt(samples))
     packs = [pack_samples(part) for part in micro_batches(groups, tour.objective.micro_batch_tokens)]
     loss = _loss(tour, group)
 

@@ -63,27 +63,28 @@ def collector_paused() -> Iterator[None]:
 
 
 @collector_paused()
-def deal(samples: Sequence[Sample], minibatches: int, seed: Sequence[int] = (0,)) -> list[list[Sample]]:
-    """A batch in so many parts, at random; answers to one prompt stay together. No part of a batch is empty."""
+def deal(samples: Sequence[Sample], minibatches: int, seed: Sequence[int] = (0,)) -> list[list[Group]]:
+    """A batch in so many parts, at random, with the answers to one prompt together. No part of a batch is empty."""
     groups = by_prompt(samples)
     order = np.random.default_rng([*seed, 2]).permutation(len(groups))
     parts = np.array_split(order, min(minibatches, len(groups)) or 1)
-    return [[sample for i in part for sample in groups[i]] for part in parts]
+    return [[groups[i] for i in part] for part in parts]
 
 
 @collector_paused()
 def pack_minibatch(
-    samples: Sequence[Sample], budget: int, rank: int = 0, ranks: int = 1, device: torch.device | str = "cpu"
+    groups: Sequence[Group], budget: int, rank: int = 0, ranks: int = 1, device: torch.device | str = "cpu"
 ) -> list[Pack]:
     """The packs of one minibatch that this rank computes, at most `budget` tokens in one forward pass.
 
     What has a signal is balanced over the ranks by cost. Every rank gets the same number of packs, because a sharded
     model takes all ranks for every forward pass.
     """
-    shares = [micro_batches(share, budget) for share in balance(with_signal(samples), ranks)]
+    shares = balance(with_signal(groups), ranks)
+    packs = max(len(first_fit([tokens_of(group) for group in share], budget)) for share in shares)
+    mine = micro_batches(shares[rank], budget)
     idle = [[Sample(GroupKey(0, 0, ""), [0], [0], [0.0], reward=0.0)]]  # of weight 0
-    mine = shares[rank] + [idle] * (max(map(len, shares)) - len(shares[rank]))
-    return [pack_samples(groups, device) for groups in mine]
+    return [pack_samples(part, device) for part in mine + [idle] * (packs - len(mine))]
 
 
 def by_prompt(samples: Sequence[Sample]) -> list[Group]:
@@ -94,9 +95,9 @@ def by_prompt(samples: Sequence[Sample]) -> list[Group]:
     return list(groups.values())
 
 
-def with_signal(samples: Sequence[Sample]) -> list[Group]:
-    """Samples that share a prompt, without those of advantage 0, which have no gradient."""
-    return [kept for group in by_prompt(samples) if (kept := [sample for sample in group if sample.advantage])]
+def with_signal(groups: Sequence[Group]) -> list[Group]:
+    """The groups without their samples of advantage 0, which have no gradient."""
+    return [kept for group in groups if (kept := [sample for sample in group if sample.advantage])]
 
 
 def balance(groups: Sequence[Group], ranks: int) -> list[list[Group]]:
@@ -122,22 +123,34 @@ def micro_batches(groups: Sequence[Group], budget: int) -> list[list[Group]]:
 
     A single larger group gets a pack of its own.
     """
-
-    def size(group: Group) -> int:
-        return len(group[0].prompt_ids) + sum(len(sample.response_ids) for sample in group)
-
-    tokens = [size(group) for group in groups]
-    batches: list[list[Group]] = []
-    used: list[int] = []
-    for i in sorted(range(len(groups)), key=tokens.__getitem__, reverse=True):
-        place = next((place for place, total in enumerate(used) if total + tokens[i] <= budget), len(batches))
-        if place == len(batches):
-            batches.append([])
-            used.append(0)
-        batches[place].append(groups[i])
-        used[place] += tokens[i]
+    batches = [[groups[i] for i in part] for part in first_fit([tokens_of(group) for group in groups], budget)]
     even = balance(groups, len(batches)) if len(batches) > 1 else batches
-    return even if all(sum(map(size, batch)) <= budget for batch in even) else batches
+    return even if all(sum(map(tokens_of, batch)) <= budget for batch in even) else batches
+
+
+def first_fit(sizes: Sequence[int], budget: int) -> list[list[int]]:
+    """Which items go into one bin: the largest first, each into the first bin where it fits.
+
+    >>> first_fit([2, 5, 4], budget=6)
+    [[1], [2, 0]]
+    """
+    bins: list[list[int]] = []
+    used: list[int] = []
+    for i in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True):
+        for place, total in enumerate(used):
+            if total + sizes[i] <= budget:
+                bins[place].append(i)
+                used[place] += sizes[i]
+                break
+        else:
+            bins.append([i])
+            used.append(sizes[i])
+    return bins
+
+
+def tokens_of(group: Group) -> int:
+    """Tokens of a group in a pack."""
+    return len(group[0].prompt_ids) + sum(len(sample.response_ids) for sample in group)
 
 
 def pack_samples(groups: Sequence[Group], device: torch.device | str = "cpu") -> Pack:

@@ -599,7 +599,9 @@ from records.stop import Stop
 with Stop() as stop:
     stop.patient = True
     print("ready", flush=True)
-    time.sleep({seconds})
+    end = time.monotonic() + {seconds}
+    while time.monotonic() < end:
+        time.sleep(0.01)  # a signal right before a long one would wait for its end
     print("finished", flush=True)
 """
 
