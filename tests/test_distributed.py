@@ -391,7 +391,10 @@ def test_a_checkpoint_goes_on_with_another_number_of_ranks(tmp_path, before, aft
 
 # ---------------------------------------------------------------------------------------------------------- whole runs
 
-RUN = "--steps 2 --warm-start 10 --envs-per-step 6 --num-candidates 3 --max-turns 2 --eval-envs 5 --report-every 1"
+RUN = (
+    "--steps 2 --warm-start 10 --envs-per-step 6 --num-candidates 3 --max-turns 2 --max-response-tokens 12 "
+    "--eval-envs 5 --report-every 1"
+)
 
 
 def run_training(folder, size, options):

@@ -13,7 +13,10 @@ import train
 from envs import make_env
 from records.checkpoint import latest_checkpoint
 
-RUN = "--steps 1 --envs-per-step 2 --num-candidates 2 --warm-start 20 --eval-envs 12 --max-turns 2 --device cpu"
+RUN = (
+    "--steps 1 --envs-per-step 2 --num-candidates 2 --warm-start 20 --eval-envs 12 --max-turns 2 "
+    "--max-response-tokens 12 --device cpu"
+)
 BOARD = "--env-options rows=3 cols=3 blocks=0 max_moves=4 view=cells"  # small: an untrained team solves a few
 
 

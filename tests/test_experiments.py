@@ -494,7 +494,10 @@ def test_outcome_reward_counts_nothing_but_a_solved_task():
         play_toy(rollout_tree, lambda request, k: "nan", mix=outcome)
 
 
-TINY = "--device cpu --warm-start 20 --eval-envs 4 --envs-per-step 4 --num-candidates 4 --max-turns 2 --trees 0"
+TINY = (
+    "--device cpu --warm-start 20 --eval-envs 4 --envs-per-step 4 --num-candidates 4 --max-turns 2 --trees 0 "
+    "--max-response-tokens 12"
+)
 
 
 def test_a_frozen_policy_keeps_every_bit_and_the_other_one_moves(tmp_path):

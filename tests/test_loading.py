@@ -267,7 +267,8 @@ def test_what_the_template_writes_after_an_answer_ends_a_response(tmp_path, end,
 
 
 @pytest.mark.parametrize(
-    "name", ["./nothing", "/nothing/there", "~/x", "a/b/c", "../no-such-model", "nothing/", "tests/nothing", ""]
+    "name",
+    ["./nothing", "/nothing/there", "~/x", "a/b/c", "../no-such-model", "nothing/", "tests/nothing", "", "runs/typo"],
 )
 def test_a_path_that_does_not_exist_is_refused_at_once(name, monkeypatch):
     monkeypatch.chdir(Path(__file__).parent.parent)

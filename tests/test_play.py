@@ -11,7 +11,7 @@ import train
 from tasks import play
 
 ROOT = Path(__file__).parent.parent
-SMALL = "--steps 1 --envs-per-step 2 --num-candidates 2 --warm-start 20 --eval-envs 4 --device cpu"
+SMALL = "--steps 1 --envs-per-step 2 --num-candidates 2 --warm-start 20 --eval-envs 4 --max-response-tokens 12"
 BOARD = "rows=3 cols=3 blocks=0 max_moves=4 view=cells"
 
 
@@ -93,7 +93,7 @@ def test_what_does_not_fit_is_refused(run, refusal):
     assert "it was trained on plan_path, not on sudoku" in refusal("sudoku", "--team", run)
     assert "--as poet: the roles are tool_user, planner" in refusal("plan_path", "--team", run, "--as", "poet")
     assert "need --team" in refusal("plan_path", "--as", "planner")
-    assert "runs/missing" in refusal("plan_path", "--team", "runs/missing")
+    assert "runs/missing: there is no such folder" in refusal("plan_path", "--team", "runs/missing")
     assert "keeps the options it was trained with" in refusal("plan_path", "rows=4", "--team", run)
     assert "it has tool=direct rows=10" in refusal("plan_path", "row=4")
     assert "unknown task 'chess'" in refusal("chess")

@@ -20,7 +20,6 @@ from grouping import assign_advantages, group_samples
 from model import tiny
 from model.loading import load_model
 from model.policy import Policy, make_optimizer, make_policy
-from records import checkpoint
 from records.checkpoint import append_row, cut_log, latest_checkpoint, load_optimizers, save_checkpoint
 from tasks.plan_path import PlanPath
 from update import update
@@ -247,42 +246,44 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("again", [False, True], ids=["new step", "same step again"])
 def test_a_crash_before_any_file_operation_of_a_save_loses_nothing(tmp_path, monkeypatch, again):
-    """Stop before the 1st, 2nd, ... operation of the save, until one save gets through."""
-    policy, run, survived = trained_policy(), tmp_path / "run", 0
+    """Stop before every operation of a save; of torch's many writes in a row, before the first and the second one."""
+    policy, run = trained_policy(), tmp_path / "run"
     save_checkpoint(run, 1, marked(policy, 1), {"mark": 1}, keep=1)
     if again:  # a run that resumes from step 1 finds the files of step 2, complete but not yet pointed at
         save_checkpoint(run, 2, marked(policy, 2), {"mark": 2}, keep=2)
         (run / "checkpoints" / "latest").write_text("step-000001")
-    for limit in range(100):
-        copy = tmp_path / f"copy{limit}"
-        shutil.copytree(run, copy)
-        left = limit
+
+    def save(folder, limit):
+        """Save step 2, but stop after so many operations. Returns their names."""
+        shutil.copytree(run, folder)
+        done = []
 
         def guard(function):
             def call(*args, **kwargs):
-                nonlocal left
-                if left == 0:
+                if len(done) == limit:
                     raise Killed
-                left -= 1
+                done.append(function.__name__)
                 return function(*args, **kwargs)
 
             return call
 
         with monkeypatch.context() as patch:
-            for module, name in ((checkpoint.os, "replace"), (checkpoint.os, "fsync"), (checkpoint.shutil, "rmtree")):
+            for module, name in ((os, "replace"), (os, "fsync"), (shutil, "rmtree"), (torch, "save")):
                 patch.setattr(module, name, guard(getattr(module, name)))
-            patch.setattr(torch, "save", guard(torch.save))
-            try:
-                save_checkpoint(copy, 2, marked(policy, 2), {"mark": 2}, keep=1)
-            except (Killed, CheckpointException):  # the latter: torch's, around ours
-                survived += 1
-            else:
-                assert check(copy, 2) == 2
-                break
+            save_checkpoint(folder, 2, marked(policy, 2), {"mark": 2}, keep=1)
+        return done
+
+    operations = save(tmp_path / "whole", None)
+    assert check(tmp_path / "whole", 2) == 2
+    moments = [i for i, name in enumerate(operations) if operations[max(0, i - 2) : i + 1] != 3 * ["save"]]
+    assert {operations[i] for i in moments} == {"replace", "fsync", "rmtree", "save"}
+    for limit in moments:
+        copy = tmp_path / f"copy{limit}"
+        with pytest.raises((Killed, CheckpointException)):  # the latter: torch's, around ours
+            save(copy, limit)
         check(copy, 1)
         save_checkpoint(copy, 2, marked(policy, 2), {"mark": 2}, keep=1)  # the resumed run gets there
         assert latest_checkpoint(copy).name == "step-000002"
-    assert survived >= 10
 
 
 VICTIM = """

@@ -41,7 +41,7 @@ from tasks.math_env import MathEnv
 ROOT = Path(__file__).parent.parent
 SMALL = (
     "--envs-per-step 2 --warm-start 2 --eval-envs 4 --max-turns 2 --num-candidates 4 --save-every 1 --lr-warmup 0 "
-    "--report-every 0 --device cpu "
+    "--max-response-tokens 12 --report-every 0 --device cpu "
 )
 BOARD = "--env-options rows=3 cols=3 blocks=0 max_moves=4 view=cells"
 

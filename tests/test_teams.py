@@ -19,7 +19,7 @@ from records.checkpoint import checkpoints, latest_checkpoint
 from records.parts import by_policy, part_of_run, sources_of
 
 RUN = "--steps 1 --envs-per-step 2 --num-candidates 2 --eval-envs 6 --device cpu".split()  # noqa: SIM905
-WARM = ["--warm-start", "2"]
+WARM = ["--warm-start", "2", "--max-response-tokens", "12"]
 BOARD = ["--env-options", "rows=3", "cols=3", "blocks=0", "max_moves=4", "view=cells", "--max-turns", "2"]
 ROLES = ["tool_user", "planner"]
 
@@ -360,7 +360,7 @@ def test_a_new_run_keeps_the_boards_of_its_parts(shared, roles, tmp_path):
     config, _ = parse(["--model", f"tool_user={shared}@1", f"planner={roles}"])
     assert (config.task, config.workflow, config.max_turns, config.policies) == ("plan_path", "mas", 2, ["per_role"])
     assert set(config.env_options) == {"rows=3", "cols=3", "blocks=0", "max_moves=4", "view=cells"}
-    assert (config.lr, config.warm_start, config.max_response_tokens) == (1e-4, 0, 28)
+    assert (config.lr, config.warm_start, config.max_response_tokens) == (1e-4, 0, 12)
     whole, _ = parse(["--model", str(shared)])
     assert (whole.policies, whole.max_turns, whole.lr) == (["shared"], 2, 8e-4)
     assert parse(["--model", str(roles)])[0].policies == ["per_role"]

@@ -23,7 +23,10 @@ from model import tiny
 from model.policy import make_policy
 
 ROOT = Path(__file__).parent.parent
-OPTIONS = "--device cpu --steps 3 --warm-start 5 --envs-per-step 4 --num-candidates 3 --max-turns 2 --eval-envs 4"
+OPTIONS = (
+    "--device cpu --steps 3 --warm-start 5 --envs-per-step 4 --num-candidates 3 --max-turns 2 --eval-envs 4 "
+    "--max-response-tokens 12"
+)
 OPTIONS += " --report-every 0 --save-every 1 --lr 1e-3"
 
 # train.py, in which the n-th call of a function does something else first

@@ -22,24 +22,11 @@ from rollout import Action, Episode, Rollout
 from tasks.boards import Board
 
 ROOT = Path(__file__).parent.parent
-SMALL = [
-    "--envs-per-step",
-    "2",
-    "--warm-start",
-    "20",
-    "--eval-envs",
-    "4",
-    "--max-turns",
-    "2",
-    "--num-candidates",
-    "4",
-    "--save-every",
-    "1",
-    "--lr-warmup",
-    "0",
-    "--device",
-    "cpu",
-]
+OPTIONS = (
+    "--envs-per-step 2 --warm-start 20 --eval-envs 4 --max-turns 2 --num-candidates 4 --max-response-tokens 12 "
+    "--save-every 1 --lr-warmup 0 --device cpu"
+)
+SMALL = OPTIONS.split()
 SUMMARY = r"held-out success \d\.\d\d -> \d\.\d\d \(n=4, se \d\.\d\d\)"
 
 
@@ -322,7 +309,17 @@ def test_a_second_run_into_the_same_folder_is_refused(three_steps):
 )
 def test_resuming_with_other_options_is_refused_by_name(three_steps, option):
     before = (three_steps / "metrics.jsonl").read_bytes()
-    argv = [*SMALL, "--steps", "3", "--keep", "9", "--output-dir", str(three_steps), "--resume", *option.split()]
+    argv = [
+        *SMALL,
+        "--steps",
+        "3",
+        "--keep",
+        "9",
+        "--output-dir",
+        str(three_steps),
+        "--resume",
+        *option.split(),
+    ]
     assert f"was started with {option.split()[0]} " in refuses(*argv)
     assert (three_steps / "metrics.jsonl").read_bytes() == before
 
