@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from itertools import cycle
+from math import inf
 from statistics import fmean
 from typing import Any
 
@@ -92,7 +93,7 @@ def draw_curves(axes: Axes, rows: Sequence[Record], steps: int, colours: Mapping
         draw_seeds(axes, dots, colour)
         axes.plot(*zip(*line, strict=True), color=colour, linewidth=2, clip_on=False)
         ends.append((row["label"], line[-1], colour))
-    heights = spread([mean for _, (_, mean), _ in ends], LABEL / CURVES)
+    heights = spread([mean for _, (_, mean), _ in ends], LABEL / CURVES, top=1)
     for (label, end, colour), height in zip(ends, heights, strict=True):
         axes.annotate(
             label.replace(", ", ",\n"), end, (1.07, height), textcoords=axes.transAxes, color=colour, va="center",
@@ -140,8 +141,11 @@ def same_runs(rows: Sequence[Record]) -> list[int]:
     return [shared.index(runs.index(run)) + 1 if runs.index(run) in shared else 0 for run in runs]
 
 
-def spread(wanted: Sequence[float], gap: float) -> list[float]:
-    """Heights as near as possible to those wanted and at least `gap` apart, in the same order (least squares)."""
+def spread(wanted: Sequence[float], gap: float, top: float = inf) -> list[float]:
+    """Heights as near as possible to those wanted and at least `gap` apart, in the same order (least squares).
+
+    Those that would lie above `top` are pushed down, with those below them.
+    """
     order = sorted(range(len(wanted)), key=lambda i: wanted[i])
     blocks: list[list[float]] = []  # of labels that touch: what they would want without the gap
     for rank, i in enumerate(order):
@@ -151,4 +155,5 @@ def spread(wanted: Sequence[float], gap: float) -> list[float]:
             blocks[-1] += last
     heights = [fmean(block) for block in blocks for _ in block]
     found = dict(zip(order, heights, strict=True))
-    return [found[i] + order.index(i) * gap for i in range(len(wanted))]
+    ranks = [order.index(i) for i in range(len(wanted))]
+    return [min(found[i] + rank * gap, top - (len(order) - 1 - rank) * gap) for i, rank in enumerate(ranks)]

@@ -44,7 +44,7 @@ OPTIONS_OF_PAGE = {  # of torchrun, srun and the scripts of benchmarks/
     | {"--gpus-per-node", "--groups", "--candidates", "--budget", "--shape", "--repeats", "--ranks"},
     "your_team.md": {"--logdir", "--served-model-name"},  # of TensorBoard and vLLM
     "README.md": {"--no-deps", "--extra-index-url", "--dist"},  # of pip and pytest
-    "CONTRIBUTING.md": {"--check", "--dist"},  # of ruff and pytest
+    "CONTRIBUTING.md": {"--check", "--dist", "--durations"},  # of ruff and pytest
 }
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -96,6 +96,11 @@ def test_names_are_moved_apart_as_little_as_possible(wanted, places):
     assert all(b - a > 0.2 - 1e-9 for a, b in pairwise(sorted(found)))
 
 
+def test_names_stay_below_the_top():
+    assert spread([0.9, 0.1, 0.95], 0.2, top=1) == pytest.approx([0.8, 0.1, 1.0])
+    assert spread([0.9, 0.75, 0.95], 0.2, top=1) == pytest.approx([0.8, 0.6, 1.0])
+
+
 def test_no_text_covers_another_one(recorded):
     """Measured in the font with which it is drawn; the whole is hardly wider than 400 points."""
     with module.matplotlib.rc_context(module.STYLE):

@@ -156,8 +156,12 @@ def test_the_results_on_a_cpu_are_those_of_the_tables(readme):
     (candidates,) = re.findall(r"\d+,\d{3}", equal["equal budgets"][0])
     shared, view = "MAS + AT-GRPO, shared policy", "short sight: "
     trees = means(equal, shared, "MAS + GRPO", "single agent + tree", "single agent + GRPO")
+    leads = [
+        re.findall(r"\d\.\d{3}", found["differences"][f"tree groups against trajectory groups, {who}"][0])[0]
+        for who in ("team", "single agent")
+    ]
     assert numbers("With a model of 0.16M parameters") == [
-        candidates, *trees, *means(equal, "single agent + GRPO, T = 1"),
+        candidates, *trees, *means(equal, "single agent + GRPO, T = 1"), *leads,
         *means(roles, view + "policy per role", view + "shared policy"),
         *means(roles, view + "alone, then combined", view + "policies swapped"),
     ]  # fmt: skip
