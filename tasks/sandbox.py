@@ -23,6 +23,7 @@ import contextlib
 import marshal
 import math
 import os
+import re
 import select
 import shutil
 import struct
@@ -45,6 +46,7 @@ from tasks.seccomp import OWN_PID, seccomp_filter
 TIMEOUT = 10.0  # seconds of wall time for a program, unless the caller says otherwise
 MEMORY = 1 << 30  # bytes of address space, each process
 PROCESSES = 32  # processes and threads at a time; RLIMIT_NPROC counts per namespace from Linux 5.14 on, per user before
+OURS = re.compile(r'^  File "<(string|sandbox)>", line \d+, in <module>\n', re.M)  # lines of a traceback
 OUTPUT = 1 << 20  # bytes of stdout, and of stderr; a program that writes more is stopped
 FILES = 1 << 25  # bytes of /tmp
 START_SECONDS = 30.0  # a sandbox that takes longer to start is an infrastructure failure
@@ -286,7 +288,7 @@ class _Session:
                 raise EOFError
             self.clean = bool(clean)
             stdout, stderr = (self._read(size, deadline).decode("utf-8", "replace") for size in sizes)
-            return Result(STATUSES[status], stdout, stderr)
+            return Result(STATUSES[status], stdout, OURS.sub("", stderr))
         except (EOFError, TimeoutError, BrokenPipeError) as failure:
             self.clean = False
             if self.started:  # the program got at its supervisor: its own doing

@@ -70,6 +70,12 @@ def test_statuses(mode, code, status, stderr):
     assert stderr in result.stderr
 
 
+def test_a_traceback_shows_the_program_and_nothing_of_the_sandbox(mode):
+    shown = run_program("def f():\n    return 1 / 0\nf()", timeout=5).stderr.splitlines()
+    frames = ['  File "program.py", line 3, in <module>', '  File "program.py", line 2, in f']
+    assert shown == ["Traceback (most recent call last):", *frames, "ZeroDivisionError: division by zero"]
+
+
 @needs_bubblewrap
 def test_threads_and_processes_work_inside_bubblewrap():
     code = "import threading, subprocess\nt = threading.Thread(target=print, args=(1,)); t.start(); t.join()\n"
