@@ -93,8 +93,8 @@ def check_files(source: str) -> None:
     """A folder must hold whole files; a name that looks like a path must exist, so that no hub is asked for it."""
     folder = Path(source)
     if not source or not folder.is_dir():
-        path = "/" in source and (folder.parent.is_dir() or folder.parts[0] == "runs")  # where runs go by default
-        if folder.exists() or path or not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", source):
+        local = "/" in source and (folder.parent.is_dir() or folder.parts[0] == "runs")  # where runs go by default
+        if folder.exists() or local or not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", source):
             raise ValueError("not a folder" if folder.is_file() else "there is no such folder")
         return
     for name in ("config.json", "tokenizer_config.json"):
