@@ -149,7 +149,7 @@ NOTES = f"""\
   held-out boards, which are the same for all; nothing corrects for the number of comparisons. Equal steps: the last
   that all runs of both rows have reached.
 - Signal: share of groups whose rewards differ; the others teach nothing. Signal and candidates a step are means over
-  all steps of a row.
+  all steps that a row was trained.
 - Untrained: after the warm start, which imitates noise.
 - Trained alone: each role is trained (policy per role) while the other one stays at its warm start; then both play
   together. Each role learns from as many candidates of its own as in the row with a policy per role.

@@ -167,7 +167,7 @@ class Board:
     def noisy_answer(self, rng: np.random.Generator, good: float) -> str:
         """An answer in the right format, for warm starts: each part is good with this probability, else random.
 
-        Of a tool user that writes programs, a program: all of its plan is good with this probability, or nothing is.
+        A tool user that writes programs gets a program: its whole plan is good with this probability, else random.
         """
         if self.tool == "direct" or self.program or "tool_user" not in self.agents:  # the planner's turn
             return f"#### {render_answer(self._noise(rng, good))}"

@@ -23,7 +23,6 @@ import contextlib
 import marshal
 import math
 import os
-import re
 import select
 import shutil
 import struct
@@ -46,7 +45,7 @@ from tasks.seccomp import OWN_PID, seccomp_filter
 TIMEOUT = 10.0  # seconds of wall time for a program, unless the caller says otherwise
 MEMORY = 1 << 30  # bytes of address space, each process
 PROCESSES = 32  # processes and threads at a time; RLIMIT_NPROC counts per namespace from Linux 5.14 on, per user before
-OURS = re.compile(r'^  File "<(string|sandbox)>", line \d+, in <module>\n', re.M)  # lines of a traceback
+START = "import marshal, sys; exec(marshal.loads(bytes.fromhex(sys.argv.pop(1))))"  # the supervisor
 OUTPUT = 1 << 20  # bytes of stdout, and of stderr; a program that writes more is stopped
 FILES = 1 << 25  # bytes of /tmp
 START_SECONDS = 30.0  # a sandbox that takes longer to start is an infrastructure failure
@@ -209,10 +208,10 @@ def _readable(data: bytes) -> BinaryIO:
 
 @lru_cache
 def _supervisor() -> str:
-    """The supervisor's program, compiled once: compiling would take a tenth of a sandbox's start-up time."""
+    """The supervisor's code, compiled once: compiling would take a tenth of a sandbox's start-up time."""
     path = Path(__file__).with_name("sandbox_supervisor.py")
     code = marshal.dumps(compile(path.read_text("utf-8"), "<sandbox>", "exec", optimize=2))
-    return f"import marshal; exec(marshal.loads(bytes.fromhex('{code.hex()}')))"
+    return code.hex()
 
 
 class _Session:
@@ -253,7 +252,7 @@ class _Session:
                 empty, filter = (str(file.fileno()) for file in files)
                 command += [*_bubblewrap_command(), "--perms", "0644", "--bind-data", empty, self.stdin]
                 command += ["--remount-ro", "/", *(["--seccomp", filter] if seccomp_filter(False) else [])]
-            command += [python, *("-X", "int_max_str_digits=0", "-S", "-s", "-B", "-c"), _supervisor(), *preload]
+            command += [python, *("-X", "int_max_str_digits=0", "-S", "-s", "-B", "-c"), START, _supervisor(), *preload]
             return subprocess.Popen(
                 command,
                 env={"PATH": "/usr/bin:/bin", "HOME": self.folder, "PYTHONHASHSEED": "0", "PYTHONUTF8": "1"},
@@ -288,7 +287,7 @@ class _Session:
                 raise EOFError
             self.clean = bool(clean)
             stdout, stderr = (self._read(size, deadline).decode("utf-8", "replace") for size in sizes)
-            return Result(STATUSES[status], stdout, OURS.sub("", stderr))
+            return Result(STATUSES[status], stdout, stderr)
         except (EOFError, TimeoutError, BrokenPipeError) as failure:
             self.clean = False
             if self.started:  # the program got at its supervisor: its own doing

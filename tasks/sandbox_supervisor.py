@@ -213,4 +213,7 @@ if __name__ == "__main__":
     sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
     sys.__stdin__ = sys.stdin  # type: ignore[misc]
     sys.argv, sys.modules["__main__"] = ["program.py"], type(sys)("__main__")
+    # What the program raises is shown without the two frames of ours that it went through.
+    show = sys.excepthook
+    sys.excepthook = lambda kind, error, trace: show(kind, error.with_traceback(trace.tb_next.tb_next), None)  # type: ignore[union-attr]
     exec(compile(program, "program.py", "exec"), sys.modules["__main__"].__dict__)

@@ -253,7 +253,7 @@ def test_malformed_tests_are_errors(tests, message):
 
 
 def test_a_broken_sandbox_raises_instead_of_scoring_zero(monkeypatch):
-    monkeypatch.setattr(sandbox, "_supervisor", lambda: "raise RuntimeError('broken on purpose')")
+    monkeypatch.setattr(sandbox, "START", "raise RuntimeError('broken on purpose')")
     with pytest.raises(InfraError, match="broken on purpose"):
         grade_program("print(8)", PLUS_ONE)
     env = CodeEnv(problems=[Problem("q", tests=tuple(PLUS_ONE))])

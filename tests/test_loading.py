@@ -268,12 +268,18 @@ def test_what_the_template_writes_after_an_answer_ends_a_response(tmp_path, end,
 
 @pytest.mark.parametrize(
     "name",
-    ["./nothing", "/nothing/there", "~/x", "a/b/c", "../no-such-model", "nothing/", "tests/nothing", "", "runs/typo"],
+    ["./nothing", "/nothing/there", "~/x", "a/b/c", "../no-such-model", "nothing/", "tests/nothing", ""],
 )
 def test_a_path_that_does_not_exist_is_refused_at_once(name, monkeypatch):
     monkeypatch.chdir(Path(__file__).parent.parent)
     monkeypatch.setattr("model.loading.AutoConfig", None)  # nobody is asked
     assert "no such folder" in refusal(name)
+
+
+def test_a_mistyped_run_is_no_hub_id(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where there is no folder runs/
+    monkeypatch.setattr("model.loading.AutoConfig", None)
+    assert "no such folder" in refusal("runs/typo")
 
 
 def test_a_hub_id_is_looked_for(tmp_path, monkeypatch):

@@ -658,11 +658,11 @@ def test_hostile_answers_cost_their_limit_and_starve_nobody():
 @pytest.mark.parametrize("unit", ["<think>", "\\boxed{", "\\", "\n", "#", "{", "\\boxed ", "7", "\\text{ ", "1 ", "x+"])
 def test_100_kilobytes_are_read_in_no_time(unit):
     text = unit * (100_000 // len(unit))
-    start = time.monotonic()
+    timeouts = math_answers.scorer_counts()["timeout"]
     extract_answer(text)
     assert not math_equal(gold="7", answer=text)
     assert score_answers([rf"\boxed{{{text}}}", text], ["8", "8"]) == [0.0, 0.0]
-    assert time.monotonic() - start < 5  # three judgements at their limit take 7
+    assert math_answers.scorer_counts()["timeout"] == timeouts
 
 
 def test_a_killed_worker_is_replaced():

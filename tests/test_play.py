@@ -11,7 +11,9 @@ import train
 from tasks import play
 
 ROOT = Path(__file__).parent.parent
-SMALL = "--steps 1 --envs-per-step 2 --num-candidates 2 --warm-start 20 --eval-envs 4 --max-response-tokens 12"
+SMALL = (
+    "--steps 1 --envs-per-step 2 --num-candidates 2 --warm-start 20 --eval-envs 4 --max-response-tokens 12 --device cpu"
+)
 BOARD = "rows=3 cols=3 blocks=0 max_moves=4 view=cells"
 
 
@@ -89,7 +91,8 @@ def test_a_model_plays_too(run, console):
     assert out.count("[tool_user of the team]") == 2
 
 
-def test_what_does_not_fit_is_refused(run, refusal):
+def test_what_does_not_fit_is_refused(run, refusal, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     assert "it was trained on plan_path, not on sudoku" in refusal("sudoku", "--team", run)
     assert "--as poet: the roles are tool_user, planner" in refusal("plan_path", "--team", run, "--as", "poet")
     assert "need --team" in refusal("plan_path", "--as", "planner")

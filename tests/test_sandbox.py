@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import resource
 import threading
 import time
@@ -71,9 +72,13 @@ def test_statuses(mode, code, status, stderr):
 
 
 def test_a_traceback_shows_the_program_and_nothing_of_the_sandbox(mode):
-    shown = run_program("def f():\n    return 1 / 0\nf()", timeout=5).stderr.splitlines()
-    frames = ['  File "program.py", line 3, in <module>', '  File "program.py", line 2, in f']
-    assert shown == ["Traceback (most recent call last):", *frames, "ZeroDivisionError: division by zero"]
+    shown = run_program("def f():\n    exec('1 / 0')\nf()", timeout=5).stderr
+    assert re.findall(r'File "(.*)", line (\d+), in (\S+)', shown) == [
+        ("program.py", "3", "<module>"), ("program.py", "2", "f"), ("<string>", "1", "<module>")
+    ]  # fmt: skip
+    assert shown.endswith("ZeroDivisionError: division by zero\n")
+    assert len(shown) < 500
+    assert run_program("x = (").stderr.startswith('  File "program.py", line 1\n')
 
 
 @needs_bubblewrap
@@ -201,7 +206,7 @@ def test_without_bubblewrap_auto_warns_once_and_require_refuses(monkeypatch):
 
 
 def test_a_sandbox_that_does_not_start_is_infra_and_says_why(monkeypatch, mode):
-    monkeypatch.setattr(sandbox, "_supervisor", lambda: "raise RuntimeError('broken on purpose')")
+    monkeypatch.setattr(sandbox, "START", "raise RuntimeError('broken on purpose')")
     with Leftovers():
         result = run_program("print(1)")
     assert result.status == "infra"
