@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from distributed.exchange import Outline, _rows, _samples, pack_rows, share_samples, unpack_rows
 from distributed.world import World, start
 from grouping import GroupKey, Sample
-from model.packing import balance, collector_paused, deal, first_fit, tokens_of, with_signal
+from model.packing import balance, collector_paused, deal, first_fit, with_signal
 
 PROMPT, RESPONSE, CANDIDATES, MINIBATCHES = 600, 400, 4, 2
 
@@ -92,10 +92,7 @@ def planning(ranks: int, groups: int) -> float:
             for part in deal(batch, MINIBATCHES):
                 balance(with_signal(part), ranks // 2)
         for part in deal(batches[0], MINIBATCHES):  # update
-            _ = [
-                first_fit([tokens_of(group) for group in share], 16384)
-                for share in balance(with_signal(part), ranks // 2)
-            ]
+            _ = [first_fit(share, 16384) for share in balance(with_signal(part), ranks // 2)]
     return time.process_time() - began
 
 

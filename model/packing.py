@@ -81,7 +81,7 @@ def pack_minibatch(
     model takes all ranks for every forward pass.
     """
     shares = balance(with_signal(groups), ranks)
-    packs = max(len(first_fit([tokens_of(group) for group in share], budget)) for share in shares)
+    packs = max(len(first_fit(share, budget)) for share in shares)
     mine = micro_batches(shares[rank], budget)
     idle = [[Sample(GroupKey(0, 0, ""), [0], [0], [0.0], reward=0.0)]]  # of weight 0
     return [pack_samples(part, device) for part in mine + [idle] * (packs - len(mine))]
@@ -123,29 +123,31 @@ def micro_batches(groups: Sequence[Group], budget: int) -> list[list[Group]]:
 
     A single larger group gets a pack of its own.
     """
-    batches = [[groups[i] for i in part] for part in first_fit([tokens_of(group) for group in groups], budget)]
+    batches = first_fit(groups, budget)
     even = balance(groups, len(batches)) if len(batches) > 1 else batches
     return even if all(sum(map(tokens_of, batch)) <= budget for batch in even) else batches
 
 
-def first_fit(sizes: Sequence[int], budget: int) -> list[list[int]]:
-    """Which items go into one bin: the largest first, each into the first bin where it fits.
+def first_fit(groups: Sequence[Group], budget: int) -> list[list[Group]]:
+    """The largest group first, each into the first pack where it fits.
 
-    >>> first_fit([2, 5, 4], budget=6)
-    [[1], [2, 0]]
+    >>> groups = [[Sample(GroupKey(0, 0, "a"), [1] * n, [1], [0.0], 0.0)] for n in (1, 4, 3)]
+    >>> [[tokens_of(group) for group in part] for part in first_fit(groups, budget=6)]
+    [[5], [4, 2]]
     """
-    bins: list[list[int]] = []
+    batches: list[list[Group]] = []
     used: list[int] = []
-    for i in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True):
+    sizes = [tokens_of(group) for group in groups]
+    for i in sorted(range(len(groups)), key=sizes.__getitem__, reverse=True):
         for place, total in enumerate(used):
             if total + sizes[i] <= budget:
-                bins[place].append(i)
+                batches[place].append(groups[i])
                 used[place] += sizes[i]
                 break
         else:
-            bins.append([i])
+            batches.append([groups[i]])
             used.append(sizes[i])
-    return bins
+    return batches
 
 
 def tokens_of(group: Group) -> int:

@@ -154,6 +154,6 @@ def spread(wanted: Sequence[float], gap: float, top: float = inf) -> list[float]
             last = blocks.pop()
             blocks[-1] += last
     heights = [fmean(block) for block in blocks for _ in block]
-    found = dict(zip(order, heights, strict=True))
-    ranks = [order.index(i) for i in range(len(wanted))]
-    return [min(found[i] + rank * gap, top - (len(order) - 1 - rank) * gap) for i, rank in enumerate(ranks)]
+    highest = len(order) - 1
+    found = {i: min(heights[k] + k * gap, top - (highest - k) * gap) for k, i in enumerate(order)}
+    return [found[i] for i in range(len(wanted))]

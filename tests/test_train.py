@@ -309,17 +309,7 @@ def test_a_second_run_into_the_same_folder_is_refused(three_steps):
 )
 def test_resuming_with_other_options_is_refused_by_name(three_steps, option):
     before = (three_steps / "metrics.jsonl").read_bytes()
-    argv = [
-        *SMALL,
-        "--steps",
-        "3",
-        "--keep",
-        "9",
-        "--output-dir",
-        str(three_steps),
-        "--resume",
-        *option.split(),
-    ]
+    argv = [*SMALL, "--steps", "3", "--keep", "9", "--output-dir", str(three_steps), "--resume", *option.split()]
     assert f"was started with {option.split()[0]} " in refuses(*argv)
     assert (three_steps / "metrics.jsonl").read_bytes() == before
 
