@@ -28,7 +28,7 @@ from records.parts import part_of_run
 from records.reading import nearest_folder
 from rollout import Evaluation
 from sampling.team import Team
-from tasks.from_options import HELD_OUT, Task
+from tasks.levels import HELD_OUT, Task
 
 
 def load_team(

@@ -12,7 +12,7 @@ after a stop: finished runs are kept, unfinished ones resume. At the end, or at 
 
 Equal budgets: a step samples at most BUDGET candidates, environments * agents * turns * K, whatever the row (less when
 environments are solved early). Every row is the greedy success on the same held-out levels, played with TURNS turns
-(one in the row with one turn). Rows and sizes are in records/rows.py.
+(one in the row with one turn). Rows and sizes are in studies/rows.py.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from tqdm import tqdm
 
 from records.command import parse_args
 from records.reading import nearest_folder, read_object
-from records.results import collect, learning_curve, machine, play_path, run_folder, table
-from records.rows import ABLATIONS, AGENTS, CLAIMS, METHODS, NEAR, NOTES, ROLES, TRAININGS, TURNS, Method
-from tasks.from_options import agents_of, task_words
+from studies.results import collect, learning_curve, machine, play_path, run_folder, table
+from studies.rows import ABLATIONS, AGENTS, CLAIMS, METHODS, NEAR, NOTES, ROLES, TRAININGS, TURNS, Method
+from tasks.levels import agents_of, task_words
 
 EVERY = 10  # steps between held-out evaluations and checkpoints
 SET_UP = 40  # seconds of a run apart from its steps: imports, warm start, evaluations
@@ -300,7 +300,7 @@ def write_report(plan: Plan) -> str:
     svg = plan.folder / "experiments.svg"
     svg.unlink(missing_ok=True)  # an older figure would not match the table
     try:
-        from records.figure import figure  # the only use of matplotlib
+        from studies.figure import figure  # the only use of matplotlib
     except ImportError as error:
         how = "pip install -r requirements-dev.txt, then the same command with --report-only"
         return f"{written}\nno figure ({error}): {how}"

@@ -22,12 +22,12 @@ import torch
 
 from envs import TASKS
 from model.tiny import BOARDS
-from records.folder import read_sealed
 from records.parts import LEFT_OPEN, take_over
 from records.reading import nearest_folder
+from records.run_folder import read_sealed
 from records.values import fits, in_words, nearest
-from sampling.ablations import METHODS
-from tasks.from_options import list_options
+from studies.ablations import METHODS
+from tasks.levels import list_options
 from tasks.registry import located
 from update import UpdateConfig
 

@@ -26,9 +26,9 @@ from model.policy import LogProbs, Policy, make_policy
 from options import Config, all_options, check_run_folder, parse, parse_policies, read_config
 from records.boards import LEVELS
 from records.checkpoint import latest_checkpoint, load_optimizers, read_state, save_checkpoint
-from records.folder import locked, write_sealed
 from records.log import Log, on_main, say
 from records.parts import by_policy, part_of_run, sources_of
+from records.run_folder import locked, write_sealed
 from records.stop import Stop, Stopped, how_to_go_on, speaks
 from records.track import make_tracker
 from records.values import fits, in_words
@@ -38,8 +38,8 @@ from sampling.team import Team
 from sampling.transformers_engine import TransformersEngine
 from sampling.vllm_engine import VllmEngine, import_ahead
 from tasks import code_grading, sandbox
-from tasks.check import check
-from tasks.from_options import HELD_OUT_SEEDS, Task, make_task
+from tasks.levels import HELD_OUT_SEEDS, Task, make_task
+from tools.check import check
 from update import UpdateConfig
 
 
@@ -130,7 +130,7 @@ def set_up(config: Config, objective: UpdateConfig, world: World, stop: Stop) ->
             raise ValueError(f"{checkpoint / 'state.json'}: 'before' has to be {in_words(float)}")
     task = task_of(config)
     if config.task not in TASKS and (mistakes := check(task.training.copy, config.task)):
-        raise ValueError(f"--task {config.task}: {mistakes[0]} (python -m tasks.check {config.task} lists all)")
+        raise ValueError(f"--task {config.task}: {mistakes[0]} (python -m tools.check {config.task} lists all)")
     done = state["step"] if checkpoint else 0
     track = on_main(world, lambda: make_tracker(config.track, folder, all_options(config, objective), done))
     pool, agents = scoring_pool(config, task), task.training.agents

@@ -24,7 +24,7 @@ from grouping import assign_advantages, group_samples
 from options import Config
 from prepare import Run, started, training_seed
 from records.metrics import Clock, groups_per_turn, rollout_metrics
-from sampling.ablations import METHODS
+from studies.ablations import METHODS
 from update import update
 
 

@@ -37,9 +37,9 @@ from options import Config, parse
 from prepare import make_team, task_of
 from records.trees import tree_rows
 from rollout import Rollout, rollout_chains, rollout_tree
-from sampling.ablations import prompt_key
 from sampling.requests import request_seed
 from sampling.team import Team
+from studies.ablations import prompt_key
 from tasks.plan_path import PlanPath
 from update import UpdateConfig, loss_weights, update
 

@@ -35,7 +35,7 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, se
 
 from distributed.world import World
 from model.policy import Policy
-from records.folder import read_sealed, sha256, to_disk, write_sealed, write_text
+from records.run_folder import read_sealed, sha256, to_disk, write_sealed, write_text
 from records.values import fits
 
 LOGS = ("metrics.jsonl", "timing.jsonl", "groups.jsonl", "trees.jsonl", "evaluations.jsonl", "boards.jsonl")

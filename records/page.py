@@ -17,8 +17,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from records.folder import read_sealed
 from records.reading import Record, nearest_folder, read_log, read_object
+from records.run_folder import read_sealed
 from records.still import still
 
 TREE_BYTES = 6_500_000  # of recorded trees in one page: with all the rest it stays below 8 MB and opens in a second

@@ -1,4 +1,4 @@
-"""`python -m tasks.check` names every mistake of an environment; ours have none."""
+"""`python -m tools.check` names every mistake of an environment; ours have none."""
 
 import json
 import random
@@ -12,7 +12,7 @@ import pytest
 from test_env_contract import CASES, CODE, IDS, MATH
 
 from envs import Reward, make_env
-from tasks.check import check
+from tools.check import check
 
 ROOT = Path(__file__).parent.parent
 
@@ -404,7 +404,7 @@ MISTAKES = [
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch):
-    monkeypatch.setattr("tasks.check.SECONDS", 1.0)
+    monkeypatch.setattr("tools.check.SECONDS", 1.0)
 
 
 def test_nothing_is_wrong_with_a_fine_one():
@@ -437,7 +437,7 @@ def source_of_fine():
 def test_the_command(tmp_path):
     (tmp_path / "fine.py").write_text(source_of_fine())
     (tmp_path / "bad.py").write_text(source_of_fine().replace("Reward(float(self.solved), 0.5)", "Reward(2.0, 0.5)"))
-    command = [sys.executable, "-m", "tasks.check"]
+    command = [sys.executable, "-m", "tools.check"]
     good, bad = (
         subprocess.run([*command, f"{tmp_path / file}:Fine"], cwd=ROOT, capture_output=True, text=True)
         for file in ("fine.py", "bad.py")
@@ -470,7 +470,7 @@ def test_a_raising_step_is_named_once_and_the_rest_too():
 
 
 def test_a_slow_environment_is_not_checked_for_long(monkeypatch):
-    monkeypatch.setattr("tasks.check.SECONDS", 0.5)
+    monkeypatch.setattr("tools.check.SECONDS", 0.5)
     start = time.monotonic()
     assert any("set slow_scoring" in problem for problem in check(TakesItsTime))
     assert time.monotonic() - start < 20

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tasks import code_data, fetch, math_env
+from tasks import code_data, math_env
 from tasks.code_grading import GOLDEN_TESTS, golden_tests, reference_solution
 from tasks.math_answers import math_equal
+from tools import fetch
 
 FENCE = re.compile(r"^```(.*)\n((?:.*\n)*?)```\s*$", re.M)
 

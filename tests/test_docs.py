@@ -25,8 +25,8 @@ from distributed.world import place
 from options import parse, parse_policies
 from prepare import task_of
 from records import metrics
-from records.results import BUDGETS, at_budget
-from tasks import fetch, play
+from studies.results import BUDGETS, at_budget
+from tools import fetch, play
 
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "docs"))

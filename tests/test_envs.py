@@ -21,11 +21,12 @@ import numpy as np
 import pytest
 
 from envs import InfraError, Reward, make_env, mixed_reward, noisy_answer
-from tasks import boards, play, sokoban, sudoku
+from tasks import boards, sokoban, sudoku
 from tasks.boards import parse_answer
 from tasks.plan_path import PlanPath
 from tasks.sokoban import Sokoban
 from tasks.sudoku import Sudoku
+from tools import play
 
 STEPS = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 ROOT = Path(__file__).resolve().parent.parent
@@ -1121,7 +1122,7 @@ def test_math_and_code_are_played_from_a_file(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("task", BOARDS)
 def test_the_command(task):
-    command = [sys.executable, "-m", "tasks.play", task, "--workflow", "single", "--seed", "2"]
+    command = [sys.executable, "-m", "tools.play", task, "--workflow", "single", "--seed", "2"]
     done = subprocess.run(command, cwd=ROOT, input="#### []\n", capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert prompt(make_env(task, "single").reset(seed=2)) in done.stdout

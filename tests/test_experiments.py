@@ -27,10 +27,10 @@ from options import all_options, parse, parse_policies
 from prepare import task_of
 from records import rows
 from records.checkpoint import latest_checkpoint
-from records.results import BUDGETS, at_budget, collect, difference, equal_budgets, numbers, play_path, table
-from records.rows import ABLATIONS, CLAIMS, METHODS, NOTES, ROLES, TRAININGS
 from rollout import rollout_tree
-from sampling.ablations import agent_key, outcome, prompt_key, rollout_parallel, turn_key
+from studies.ablations import agent_key, outcome, prompt_key, rollout_parallel, turn_key
+from studies.results import BUDGETS, at_budget, collect, difference, equal_budgets, numbers, play_path, table
+from studies.rows import ABLATIONS, CLAIMS, METHODS, NOTES, ROLES, TRAININGS
 
 
 @pytest.fixture
@@ -406,7 +406,7 @@ def test_the_recorded_results_are_what_the_page_shows():
 def test_without_matplotlib_there_are_table_and_numbers_and_a_line_about_the_figure(plan, monkeypatch):
     plan.save()
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
-    monkeypatch.delitem(sys.modules, "records.figure", raising=False)
+    monkeypatch.delitem(sys.modules, "studies.figure", raising=False)
     (plan.folder / "experiments.svg").write_text("of an older table")
     *_, written, last = experiments.write_report(plan).splitlines()
     assert written == f"written: {plan.folder}/experiments.md, .json"

@@ -14,9 +14,10 @@ import zlib
 
 import pytest
 
-from tasks import code_data, fetch, math_env
+from tasks import code_data, math_env
 from tasks.code_grading import GOLDEN_TESTS, golden_tests, reference_solution
 from tasks.data import check_disjoint, read_rows
+from tools import fetch
 
 HUB = "hf://datasets/"
 

@@ -10,7 +10,7 @@ from helpers import make_results
 
 pytest.importorskip("matplotlib", reason="the figure needs matplotlib (requirements-dev.txt)")
 from records import figure as module
-from records.figure import COLOURS, LABEL, draw, figure, same_runs, spread
+from studies.figure import COLOURS, LABEL, draw, figure, same_runs, spread
 
 DOCS = Path(__file__).parents[1] / "docs"
 SPACE = "{http://www.w3.org/2000/svg}"

@@ -25,13 +25,13 @@ FLOORS = (
         "distributed.shard",
     },
     {"rollout", "tasks", "model", "examples"},
-    {"update", "sampling", "records", "distributed"},
+    {"update", "sampling", "records", "distributed", "studies.ablations", "tools.check"},
     {"options", "prepare"},
-    COMMANDS,
+    {*COMMANDS, "studies", "tools"},
 )
 APART = ("rollout", "tasks", "model")  # the rooms of the second floor do not know each other
 ALGORITHM = ("train", "grouping", "rollout", "update", "envs")
-WITHOUT_TORCH = ("grouping", "envs", "rollout", "sampling.requests", "tasks", "examples")
+WITHOUT_TORCH = ("grouping", "envs", "rollout", "sampling.requests", "tasks", "tools", "examples")
 
 
 def modules():

@@ -9,8 +9,8 @@ import evaluate
 import experiments
 import train
 from options import parse
-from tasks import check
-from tasks.from_options import list_options, make_task, parse_pairs
+from tasks.levels import list_options, make_task, parse_pairs
+from tools import check
 
 QUIZ = '''
 import json

@@ -1,4 +1,4 @@
-"""`python -m tasks.play` with a trained team: its answers, its candidates, and "?"; without one see test_envs.py."""
+"""`python -m tools.play` with a trained team: its answers, its candidates, and "?"; without one see test_envs.py."""
 
 import io
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import train
-from tasks import play
+from tools import play
 
 ROOT = Path(__file__).parent.parent
 SMALL = (

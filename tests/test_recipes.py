@@ -24,7 +24,7 @@ TASKS = ("plan_path", "sokoban", "sudoku", "math", "code")
 BASES = [f"{task}_{size}" for task in TASKS for size in ("1.7b", "8b")]
 CANDIDATES = 4096  # a step has at most so many
 
-# Problems of each kind in the formats that tasks/fetch.py writes, one for training and one held out.
+# Problems of each kind in the formats that tools/fetch.py writes, one for training and one held out.
 DATA = {
     "math": [{"problem": "What is 1+1?", "answer": "2"}, {"question": "What is 2?", "final_answer": ["2"]}],
     "code": [

@@ -26,16 +26,16 @@ from distributed.world import World
 from envs import Reward
 from options import BY_MODEL, RANGES, make_parser, parse, shown
 from records.checkpoint import cut_log, latest_checkpoint, read_state, save_checkpoint
-from records.folder import locked, read_sealed, write_sealed
 from records.log import Log
 from records.metrics import step_line
 from records.reading import nearest_folder
+from records.run_folder import locked, read_sealed, write_sealed
 from records.stop import Stop, Stopped, how_to_go_on
 from records.values import fits, in_words, nearest
 from rollout import rollout_chains, rollout_tree
 from sampling.requests import Completion, Request
 from sampling.transformers_engine import TransformersEngine, choose
-from tasks.from_options import make_task, parse_pairs
+from tasks.levels import make_task, parse_pairs
 from tasks.math_env import MathEnv
 
 ROOT = Path(__file__).parent.parent
@@ -221,7 +221,7 @@ HOLDER = """
 import sys, time
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from records.folder import locked
+from records.run_folder import locked
 with locked(Path({folder!r})):
     print("held", flush=True)
     time.sleep(60)

@@ -11,7 +11,7 @@ import pytest
 
 import evaluate
 import train
-from tasks import check, play
+from tools import check, play
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "your_team.md").read_text(encoding="utf-8")
@@ -50,7 +50,7 @@ def test_the_blocks_of_the_page_are_the_example():
 
 
 def test_the_check_finds_nothing(capsys):
-    (arguments,) = commands("python -m tasks.check ")
+    (arguments,) = commands("python -m tools.check ")
     check.main(arguments)
     assert capsys.readouterr().out.endswith("no mistake found\n")
     assert check.check(lambda: check.make_env(arguments[0], naive=True)) == []
@@ -65,7 +65,7 @@ def test_the_help_ends_with_the_options_that_the_page_names(capsys):
 
 
 def test_the_games_of_the_page(run, capsys, monkeypatch):
-    alone, team = commands("python -m tasks.play ")
+    alone, team = commands("python -m tools.play ")
     monkeypatch.setattr(sys, "stdin", io.StringIO("3 0 1\n\nU D R\n\n"))
     play.main(alone)
     assert "[editor: user]\npoints: 3 0 1" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Does an environment follow the contract? One line per mistake: python -m tasks.check file.py:Class [KEY=VALUE ...]
+"""Does an environment follow the contract? One line per mistake: python -m tools.check file.py:Class [KEY=VALUE ...]
 
 Training trusts an environment blindly: a copy that shares state, or a reward above 1, silently trains something
 else. The same checks run before training on a user's own task. They resemble the API tests of PettingZoo and Gymnasium.
@@ -36,7 +36,7 @@ from envs import (
     slow_scoring,
     stages,
 )
-from tasks.from_options import HELD_OUT_SEEDS, list_options, parse_pairs
+from tasks.levels import HELD_OUT_SEEDS, list_options, parse_pairs
 from tasks.registry import in_one_line
 
 SEEDS = (0, 1, HELD_OUT_SEEDS + 2)  # levels that are played; those of evaluations have numbers of 42 bits
@@ -136,7 +136,7 @@ def _repeats(make: Callable[[], Env], seed: int) -> Iterator[str]:
 
 def _elsewhere(env: Env, task: str) -> Iterator[str]:
     """A process in which texts have other hashes, and so sets another order, makes the same levels."""
-    code = "import pickle, sys; from tasks.check import digest; from tasks.registry import task_class; "
+    code = "import pickle, sys; from tools.check import digest; from tasks.registry import task_class; "
     code += "task_class(sys.argv[1]); print(digest(pickle.load(sys.stdin.buffer)))"
     paths = os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
     for seed in "1", "2":
@@ -310,7 +310,7 @@ def _state(env: Env) -> bytes:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m tasks.check", description=(__doc__ or "").split("\n\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m tools.check", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("task", help="file.py:Class, module:Class, or one of ours")
     parser.add_argument("options", nargs="*", metavar="KEY=VALUE", help="options of the task")
     parser.add_argument("--workflow", default="mas")

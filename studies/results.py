@@ -18,7 +18,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from records.reading import read_log
-from records.rows import Method
+from studies.rows import Method
 
 GROUPS = ("groups/trained", "groups/constant", "groups/singleton")
 METRICS = ("step", "samples", "tokens", *GROUPS)  # of a step, that the table needs

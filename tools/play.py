@@ -1,4 +1,4 @@
-"""Play the roles of a task by hand, alone or in a team with a trained model: python -m tasks.play TASK [--team RUN]."""
+"""Play the roles of a task by hand, alone or in a team with a trained model: python -m tools.play TASK [--team RUN]."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from envs import TASKS, Env, InfraError, Message, Reward, make_env, mixed_reward, picture, stages
 from sampling.requests import Request, request_seed
 from tasks.boards import parse_answer
-from tasks.from_options import parse_pairs
+from tasks.levels import parse_pairs
 from tasks.registry import located
 
 Ask = Callable[[str, list[Message], int], list[str]]  # (agent, prompt, k) -> k sampled answers; 0: a greedy one
@@ -166,7 +166,7 @@ def load(given: argparse.Namespace) -> tuple[Env, Ask, int]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Play the roles of a task by hand: read a prompt, write an answer, see what it is worth."""
-    parser = argparse.ArgumentParser(prog="python -m tasks.play", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.play", description=main.__doc__)
     parser.add_argument("task", help=f"{', '.join(TASKS)}, or file.py:Class")
     parser.add_argument("options", nargs="*", metavar="KEY=VALUE", help="options of the task")
     parser.add_argument("--workflow", help="mas (default), single or ensemble, as far as the task has it")

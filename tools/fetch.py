@@ -1,4 +1,4 @@
-"""Write the data sets of the paper's experiments as JSONL files: python -m tasks.fetch NAME|all --output data/
+"""Write the data sets of the paper's experiments as JSONL files: python -m tools.fetch NAME|all --output data/
 
 Sources and splits are those of the authors' scripts (docs/reproduce.md). This needs a network and the optional package
 `datasets`; training then needs neither. A row is written as in its source, without the fields that are never read, and
@@ -169,7 +169,7 @@ def write(file: str, folder: Path) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m tasks.fetch", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m tools.fetch", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("names", nargs="+", choices=[*SETS, "all"], metavar="NAME", help=f"all, {', '.join(SETS)}")
     parser.add_argument("--output", default="data", metavar="DIR", help="folder for the files (default: data)")
     arguments = parser.parse_args(argv)
@@ -181,7 +181,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for file in sorted((file for name in names for file in SETS[name]), key=lambda file: FILES[file].train):
             write(file, Path(arguments.output))
     except (ImportError, OSError, ValueError) as error:
-        sys.exit(f"tasks.fetch: error: {error}")
+        sys.exit(f"tools.fetch: error: {error}")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from records.results import common_step, mean_se, success
+from studies.results import common_step, mean_se, success
 
 CARD, TEXT, GRID, PLAIN = "#f6f6f3", "#222222", "#d5d5d0", "#555555"
 COLOURS = ["#0b62a4", "#b3261e", "#1b7339", "#7b3fa0", "#9a4d00", "#6b4c3b"]  # of the methods

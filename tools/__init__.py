@@ -1,0 +1,1 @@
+"""Commands about tasks: check one of your own, play one, fetch data."""
