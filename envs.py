@@ -9,10 +9,12 @@ gives an independent twin, which is how tree sampling scores K candidates withou
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -47,74 +49,52 @@ def mixed_reward(reward: Reward, alpha: float = 1.0) -> float:
     return alpha * reward.team + reward.local
 
 
-class Env(Protocol):
-    """A task instance. Agents act in the order of `agents`; within a turn `simultaneous` ones do not see each other."""
+class Env(ABC):
+    """An instance of a task: inherit from it, say who acts (`agents`), and write `reset`, `observe` and `step`.
+
+    Agents act in the order of `agents`; within a turn `simultaneous` ones do not see each other. All else has a default
+    that fits most tasks.
+    """
 
     agents: tuple[str, ...]
-    simultaneous: bool
-    done: bool  # nothing more to do: solved, or ended by the rules of the task
-    solved: bool  # the task itself succeeded (running out of turns or agreeing on something wrong is not success)
+    simultaneous: bool = False
+    done: bool = False  # nothing more to do: solved, or ended by the rules of the task
+    solved: bool = False  # the task itself succeeded: running out of turns, or agreeing on something wrong, is not that
+    problems: Sequence[Any] | None = None  # a fixed set, each with a `question`; None: every seed is a level of its own
+    slow_scoring: bool = False  # `step` waits for other processes, so that threads can score side by side
+    noisy_answer: Callable[[np.random.Generator, float], str] | None = None
+    """A method `noisy_answer(rng, good)` that a warm start imitates: an answer in the right format, good with this
+    probability and random otherwise."""
 
+    @abstractmethod
     def reset(self, seed: int) -> Env:
         """Start the instance that belongs to `seed` and return self. Same seed, same instance, in any process."""
-        ...
 
+    @abstractmethod
     def observe(self, agent: str) -> list[Message]:
         """The agent's prompt in the current state. Changes nothing."""
-        ...
 
+    @abstractmethod
     def step(self, agent: str, text: str) -> Reward:
         """Apply the agent's response. Any text is fine; after `done` nothing changes and both rewards are 0."""
-        ...
 
     def copy(self) -> Env:
         """An independent twin: stepping one never changes the other."""
-        ...
+        return copy.deepcopy(self)
 
+    def render(self) -> str:
+        """The state as plain text for people, "" if there is nothing to draw. No agent sees it."""
+        return ""
 
-# Optional attributes of an environment are read here and nowhere else.
+    @property
+    def stages(self) -> Sequence[tuple[str, ...]]:
+        """The agents of a turn in groups: the prompts of a group are built together, before any of them acts."""
+        return [self.agents] if self.simultaneous else [(agent,) for agent in self.agents]
 
-
-def stages(env: Env) -> Sequence[tuple[str, ...]]:
-    """The agents of a turn in groups: the prompts of a group are built together, before any of them acts.
-
-    `env.stages` if it has any; otherwise all agents together if they are simultaneous, else one by one.
-    """
-    default = [env.agents] if env.simultaneous else [(agent,) for agent in env.agents]
-    return getattr(env, "stages", default)
-
-
-def progress(env: Env) -> float:
-    """`env.progress`: what the team has achieved since the start, in [0, 1] and 1 exactly when it is solved.
-
-    Without it that is all or nothing: `env.solved`.
-    """
-    return getattr(env, "progress", float(env.solved))
-
-
-def problems(env: Env) -> Sequence[Any] | None:
-    """`env.problems`: its fixed set of problems, each with a `question`. None: every seed is a level of its own."""
-    return getattr(env, "problems", None)
-
-
-def slow_scoring(env: Env) -> bool:
-    """`env.slow_scoring`: whether `step` waits for other processes, so that threads can score side by side."""
-    return getattr(env, "slow_scoring", False)
-
-
-def picture(env: Env) -> str:
-    """`env.render()`: the state as plain text for people, "" without it. No agent sees it."""
-    return env.render() if hasattr(env, "render") else ""
-
-
-def can_be_imitated(env: Env) -> bool:
-    """Whether it has `env.noisy_answer`, so that a warm start can imitate it."""
-    return hasattr(env, "noisy_answer")
-
-
-def noisy_answer(env: Any, rng: np.random.Generator, good: float) -> str:
-    """`env.noisy_answer`: an answer in the right format, good with this probability and random otherwise."""
-    return env.noisy_answer(rng, good)
+    @property
+    def progress(self) -> float:
+        """What the team has achieved since the start, in [0, 1] and 1 exactly when it is solved."""
+        return float(self.solved)
 
 
 # -------------------------------------------------------------------------------------------------------------- tasks
@@ -127,6 +107,8 @@ def make_env(task: str, workflow: str = "mas", **options: Any) -> Env:
     constructor takes it.
     """
     cls = task_class(task)
+    if not issubclass(cls, Env):
+        raise ValueError(f"task {task!r}: {cls.__name__} has to inherit from Env (from envs import Env)")
     parameters = inspect.signature(cls).parameters.values()
     if any(p.name == "workflow" or p.kind is p.VAR_KEYWORD for p in parameters):
         options["workflow"] = workflow

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from distributed.exchange import gather_episodes
 from distributed.world import World, place, start
-from envs import TASKS, can_be_imitated, problems, slow_scoring
+from envs import TASKS
 from model import lora, tiny
 from model.loading import load_model
 from model.lora import load_whole
@@ -135,7 +135,7 @@ def set_up(config: Config, objective: UpdateConfig, world: World, stop: Stop) ->
     track = on_main(world, lambda: make_tracker(config.track, folder, all_options(config, objective), done))
     pool, agents = scoring_pool(config, task), task.training.agents
     check_references(config, task, world)
-    if config.warm_start and can_be_imitated(task.training) and not checkpoint:
+    if config.warm_start and task.training.noisy_answer and not checkpoint:
         say(world, f"warm start: {config.warm_start} steps of imitating noisy moves")
     if config.engine == "vllm":  # while the model is loaded and warmed up
         import_ahead(config.device)
@@ -178,7 +178,7 @@ def scoring_pool(config: Config, task: Task) -> Executor | None:
         sandbox.set_mode(config.sandbox)
     except RuntimeError as error:
         raise ValueError(f"--sandbox {config.sandbox}: {error}") from None
-    return ThreadPoolExecutor(threads()) if slow_scoring(task.training) else None
+    return ThreadPoolExecutor(threads()) if task.training.slow_scoring else None
 
 
 def threads() -> int:
@@ -190,7 +190,7 @@ def check_references(config: Config, task: Task, world: World) -> None:
     """Run the reference solutions that golden tests come from: one that fails ends the run before its first step."""
     if config.task != "code":
         return
-    sets = [problem for env in (task.training, task.held_out) for problem in problems(env) or ()]
+    sets = [problem for env in (task.training, task.held_out) for problem in env.problems or ()]
     unknown = [problem for problem in dict.fromkeys(sets) if not problem.tests]
     if unknown:
         say(world, f"running {len(unknown)} reference solutions, whose results are the golden tests")
@@ -357,7 +357,7 @@ def first_models(config: Config, task: Task, world: World) -> Load:
 def warm_started(source: str, config: Config, task: Task, world: World) -> Loaded:
     """A model after imitating noisy moves, where the task has some. All ranks get the weights of rank 0."""
     model, tokenizer = tiny.build(config.seed) if source == "tiny" else load_whole(source)
-    if not can_be_imitated(task.training):  # math and code: the tiny model only shows that everything runs
+    if not task.training.noisy_answer:  # math and code: the tiny model only shows that everything runs
         say(world, f"no warm start: {config.task} has no noisy answers to imitate; {source} starts as it is")
         return model, tokenizer
     device = "cpu" if source == "tiny" else config.device

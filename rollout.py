@@ -20,7 +20,7 @@ from math import isfinite, sqrt
 from numbers import Real
 from statistics import fmean, pstdev
 
-from envs import Env, InfraError, Message, Reward, mixed_reward, progress, stages
+from envs import Env, InfraError, Message, Reward, mixed_reward
 from grouping import GroupKey, Sample
 from sampling.requests import Completion, Generate, Player, Request, drive, request_seed
 
@@ -162,10 +162,10 @@ def _play(env: Env, env_id: int, rules: _Rules, trajectory: int | None = None) -
     two simultaneous agents are scored on copies of the state after the first one's committed answer, which the second
     did not see. An answer that ends the environment leaves those of later agents unused.
     """
-    episode = Episode(env_id, trajectory, env.solved, progress(env), "done" if env.done else "turns")
+    episode = Episode(env_id, trajectory, env.solved, env.progress, "done" if env.done else "turns")
     for turn in range(0 if env.done else rules.max_turns):  # a level may start solved
         episode.turns = turn + 1
-        for agents in stages(env):
+        for agents in env.stages:
             prompts = [env.observe(agent) for agent in agents]
             requests = [
                 Request(
@@ -190,7 +190,7 @@ def _play(env: Env, env_id: int, rules: _Rules, trajectory: int | None = None) -
                 best, outcome = max(scored, key=lambda branch: branch[0].reward)  # commit it; ties: the first
                 best.committed = True
                 env = outcome.env  # the play goes on from here
-                episode.solved, episode.progress = env.solved, progress(env)
+                episode.solved, episode.progress = env.solved, env.progress
                 episode.actions.append(Action(turn, request.agent, messages, outcome.text, outcome.reward))
                 if env.done:
                     episode.ended = "done"

@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.shapes import SHAPES, random_model
 from distributed.exchange import share_samples
 from distributed.world import World, start
-from envs import Reward
+from envs import Env, Reward
 from grouping import assign_advantages, group_samples
 from model import tiny
 from options import Config
@@ -46,14 +46,17 @@ from update import UpdateConfig, update
 MINIBATCHES = 2
 
 
-class Talk:
+class Talk(Env):
     """An environment that takes any answer and rewards it by chance, the same chance for the same text."""
 
-    agents, simultaneous, done, solved = ("first", "second"), False, False, False
+    agents = ("first", "second")
 
     def __init__(self, seed: int, words: int):
         self.text = " ".join(f"w{(seed * 7919 + i * 104729) % 997}" for i in range(words))
         self.last = ""
+
+    def reset(self, seed: int) -> Talk:
+        return self
 
     def observe(self, agent: str) -> list[dict[str, str]]:
         return [{"role": "user", "content": f"{self.text}\n{agent}: go on after: {self.last}"}]

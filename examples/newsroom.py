@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
-
 import numpy as np
 
-from envs import Message, Reward
+from envs import Env, Message, Reward
 
 POINTS = {"W": "3", "D": "1", "L": "0"}
 ARROWS = {"3": "U", "1": "R", "0": "D"}
@@ -23,8 +21,8 @@ def places(found: list[str], wanted: list[str]) -> float:
     return sum(a == b for a, b in zip(found, wanted, strict=False)) / max(len(found), len(wanted), 1)
 
 
-class Newsroom:
-    agents, simultaneous, done, solved = ("writer", "editor"), False, False, False
+class Newsroom(Env):
+    agents = ("writer", "editor")
 
     def __init__(self, games: int = 3, naive: bool = False):
         self.games, self.naive = games, naive
@@ -52,9 +50,6 @@ class Newsroom:
         wanted = [ARROWS[number] for number in self.points]
         self.done, self.solved = True, words == wanted
         return Reward(places(words, wanted), places(words, [ARROWS[number] for number in self.draft]))
-
-    def copy(self) -> Newsroom:
-        return copy.deepcopy(self)
 
     def noisy_answer(self, rng: np.random.Generator, good: float) -> str:
         """For the warm start of a model from scratch: it learns how an answer looks, and little else."""

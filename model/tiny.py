@@ -22,7 +22,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from envs import Env, noisy_answer
+from envs import Env
 from grouping import GroupKey, Sample
 from model.attention import packed
 from model.loading import WITHOUT_SYSTEM
@@ -120,7 +120,8 @@ def noisy_examples(env: Env, rng: np.random.Generator, turns: int) -> list[tuple
         for agent in env.agents:
             if env.done:
                 return examples
-            text = noisy_answer(env, rng, GOOD)
+            assert env.noisy_answer  # tasks without one are not imitated
+            text = env.noisy_answer(rng, GOOD)
             examples.append((agent, env.observe(agent), text))
             env.step(agent, text)
     return examples

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
-from envs import Env, InfraError, picture, slow_scoring
+from envs import Env, InfraError
 from grouping import Sample
 from rollout import Decode, Episode
 
@@ -28,7 +28,7 @@ def board_rows(
     first: dict[int, Episode] = {}
     for episode in episodes:
         first.setdefault(episode.env, episode)
-    return [_row(first[env], step, decode, level(env)) for env in sorted(first)[:LEVELS] if picture(level(env))]
+    return [_row(first[env], step, decode, level(env)) for env in sorted(first)[:LEVELS] if level(env).render()]
 
 
 def _row(episode: Episode, step: int, decode: Decode, env: Env) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def _row(episode: Episode, step: int, decode: Decode, env: Env) -> dict[str, Any
         for s, board in zip(played, boards + [""] * len(played), strict=False)
     ]
     start = {"step": step, "level": episode.env, "solved": episode.solved, "ended": episode.ended}
-    return {**start, "board": picture(env), "actions": actions}
+    return {**start, "board": env.render(), "actions": actions}
 
 
 def replay(env: Env, samples: Sequence[Sample], decode: Decode) -> list[tuple[str, list[str]]]:
@@ -51,12 +51,12 @@ def replay(env: Env, samples: Sequence[Sample], decode: Decode) -> list[tuple[st
     was committed is played again.
     """
     stages = []
-    for _, candidates in groupby(samples if picture(env) else (), key=lambda sample: sample.key):
-        before, after, committed = picture(env), [], None
+    for _, candidates in groupby(samples if env.render() else (), key=lambda sample: sample.key):
+        before, after, committed = env.render(), [], None
         for sample in candidates:
-            worth_it = sample.committed or (sample.valid and not slow_scoring(env))
+            worth_it = sample.committed or (sample.valid and not env.slow_scoring)
             twin = _play_again(env.copy(), sample, decode) if worth_it else None
-            after.append(picture(twin) if twin else "")
+            after.append(twin.render() if twin else "")
             committed = twin if sample.committed else committed
         stages.append((before, after))
         if committed is None:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from tqdm import tqdm
 
 from distributed.world import World
-from envs import Env, picture
+from envs import Env
 from records.boards import board_rows
 from records.checkpoint import append_row, cut_log, write_text
 from records.groups import group_row
@@ -137,7 +137,7 @@ class Log:
         for alarm in alarms(row, self.policies):
             self.say(f"  note: {alarm}")
         if example:
-            self.say(transcript(result, row["step"], picture(self.level(row["step"], result.episodes[0].env))))
+            self.say(transcript(result, row["step"], self.level(row["step"], result.episodes[0].env).render()))
 
     def evaluation(self, step: int, result: Evaluation) -> None:
         """Held-out success after `step` steps, a few of the boards, and how long it took to come here."""

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from envs import InfraError, Message, Reward
+from envs import Env, InfraError, Message, Reward
 from tasks import sandbox
 from tasks.fences import shorten
 
@@ -99,7 +99,7 @@ class Outcome:
     note: str  # feedback for the next prompt
 
 
-class Board:
+class Board(Env):
     """What the three board games share: the workflows, the two roles and their local rewards.
 
     workflow `mas`: a tool user proposes an answer, then the planner, who sees the proposal, decides (sequential).
@@ -122,7 +122,6 @@ class Board:
 
     RULES: str
     ANSWER: str  # how to write an answer line
-    simultaneous = False
 
     def __init__(self, workflow: str = "mas", tool: str = "direct"):
         workflows = {"mas": ("tool_user", "planner"), "single": ("planner",)}
@@ -131,7 +130,7 @@ class Board:
         if tool not in ("direct", "python"):
             raise ValueError(f"tool={tool!r}: choose 'direct' or 'python'")
         self.agents = workflows[workflow]
-        self.tool = tool
+        self.tool, self.slow_scoring = tool, tool == "python"  # a program is worth a thread of its own
         self.fixed = False  # True for a level given as text
         self.done = self.solved = False
         self.proposal: str | None = None  # the tool user's answer of this turn, as the planner will see it
@@ -139,16 +138,6 @@ class Board:
         self.program = ""  # the tool user's program of this turn and its result, as the planner will see them
         self.result = ""  # the result of the tool user's last program, as the tool user will see it
         self.best = 0.0  # highest potential of the episode so far, see `_new_high`
-
-    @property
-    def slow_scoring(self) -> bool:
-        """Whether `step` is worth a thread of its own: it runs a program."""
-        return self.tool == "python"
-
-    @property
-    def progress(self) -> float:
-        """What the team has achieved since the start of the episode, in [0, 1]; 1 exactly when solved."""
-        return float(self.solved)
 
     def render(self) -> str:
         """The board as text."""

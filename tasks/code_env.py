@@ -9,7 +9,7 @@ import copy
 import json
 from collections.abc import Sequence
 
-from envs import Message, Reward
+from envs import Env, Message, Reward
 from tasks.code_data import EXAMPLES, Problem, Test, load_problems, normal_test
 from tasks.code_grading import Grade, golden_tests, grade_program, reference_solution
 from tasks.data import fixed_order, read_json
@@ -26,7 +26,7 @@ SHOWN_EXAMPLE, SHOWN_PROGRAM, SHOWN_TEST = 20_000, 4_000, 1_000
 FENCE = "Only the last closed block of your answer is read; an unclosed block or none at all is worth nothing."
 
 
-class CodeEnv:
+class CodeEnv(Env):
     """A programming problem for a coder and a tester (`mas`) or a coder alone (`single`).
 
     Both act at once: prompts come from the state at the start of the turn. A new answer replaces the agent's last one;
@@ -68,7 +68,9 @@ class CodeEnv:
         self.agents = workflows[workflow]
         if problems is not None and not problems:
             raise ValueError("problems= is empty: the code task needs at least one Problem")
-        self.problems = problems or (EXAMPLES if data is None else load_problems(data, split, config))
+        self.problems: Sequence[Problem] = problems or (
+            EXAMPLES if data is None else load_problems(data, split, config)
+        )
         self.order = fixed_order(len(self.problems))
         self.timeout = timeout
         self.reset(0)

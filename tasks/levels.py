@@ -11,7 +11,7 @@ from functools import cache
 from inspect import Parameter
 from typing import Any, get_args, get_type_hints
 
-from envs import Env, make_env, problems, task_class
+from envs import Env, make_env, task_class
 from records.values import fits, in_words, nearest
 from tasks.data import check_disjoint
 from tasks.registry import located
@@ -39,7 +39,7 @@ class Task:
 
     def held_out_numbers(self, limit: int) -> range:
         """At most `limit` levels, and each problem of a fixed set once. 0: all problems, or HELD_OUT levels."""
-        fixed = problems(self.held_out)
+        fixed = self.held_out.problems
         return range(limit or HELD_OUT) if fixed is None else range(min(limit or len(fixed), len(fixed)))
 
 
@@ -67,7 +67,7 @@ def make_task(
             given = f"--data {data}" if data else f"--eval-data {eval_data}"
             raise ValueError(f"{given}: --task {task} reads no data (its constructor takes no `data`)")
         env = make_env(task, workflow, **options)
-        if problems(env) is not None:
+        if env.problems is not None:
             raise ValueError(
                 f"--task {task}: it has a fixed set of problems, and held-out ones must be others: let its constructor "
                 "take `data`, a file, and give it two with --data and --eval-data"
@@ -87,7 +87,7 @@ def make_task(
 
 def questions(task: str, env: Env) -> list[str]:
     """The texts by which problems are told apart. ValueError when a task that reads data does not show them."""
-    texts: list[str] = [p if isinstance(p, str) else getattr(p, "question", "") for p in problems(env) or ()]
+    texts: list[str] = [p if isinstance(p, str) else getattr(p, "question", "") for p in env.problems or ()]
     if not texts or not all(isinstance(text, str) and text for text in texts):
         raise ValueError(
             f"--task {task} reads data: it needs the attribute `problems`, a list of texts or of objects with a text "

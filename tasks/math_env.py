@@ -28,7 +28,7 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
-from envs import InfraError, Message, Reward
+from envs import Env, InfraError, Message, Reward
 from tasks import data as datasets
 from tasks import sandbox
 from tasks.fences import shorten
@@ -154,7 +154,7 @@ def _agents(workflow: str, reasoners: int, tool_users: int) -> tuple[str, ...]:
     return workflows[workflow]
 
 
-class MathEnv:
+class MathEnv(Env):
     """One problem, solved by a team (workflows: see the top of this file).
 
     Rewards, all in [0, 1]. Team: 1 if the agent's answer is right, as if it were the team's answer. Local (ours,
@@ -186,8 +186,6 @@ class MathEnv:
             raise ValueError(f"timeout={timeout}: it must be positive")
         self.agents = _agents(workflow, reasoners, tool_users)
         self.simultaneous = workflow == "mas"
-        if workflow == "ensemble":  # the judge reads the answers of the turn, so it is asked after all others
-            self.stages = (self.agents[:-1], self.agents[-1:])
         self.slow_scoring = True
         self.problems: tuple[Problem, ...]
         if data is not None:
@@ -216,6 +214,11 @@ class MathEnv:
 
     def copy(self) -> MathEnv:
         return copy.copy(self)
+
+    @property
+    def stages(self) -> Sequence[tuple[str, ...]]:
+        """The judge of an ensemble reads the answers of the turn, so it is asked after all others."""
+        return [self.agents[:-1], self.agents[-1:]] if self.agents[-1] == "judge" else super().stages
 
     def observe(self, agent: str) -> list[Message]:
         me = self._index(agent)

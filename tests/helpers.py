@@ -13,7 +13,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 import evaluate
-from envs import InfraError, Reward
+from envs import Env, InfraError, Reward
 from grouping import GroupKey, Sample
 from model import tiny
 from model.policy import Policy, make_optimizer
@@ -32,7 +32,7 @@ def seconds_at_most(seconds: float) -> Iterator[None]:
     assert time.thread_time() - start < seconds
 
 
-class Toy:
+class Toy(Env):
     """Agents say a digit, and digit / 10 is the local reward; every prompt shows all that was committed so far.
 
     The log is a list that `step` changes in place, so candidates that share state are noticed. Special texts: "infra"

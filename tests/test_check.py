@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from test_env_contract import CASES, CODE, IDS, MATH
 
-from envs import Reward, make_env
+from envs import Env, Reward, make_env
 from tools.check import check
 
 ROOT = Path(__file__).parent.parent
 
 
-class Fine:
+class Fine(Env):
     """Say the number of the level; two agents, two tries."""
 
     agents, simultaneous = ("ann", "bob"), False
@@ -431,7 +431,7 @@ def test_our_tasks_have_no_mistake(task, workflow, options, tmp_path):
 def source_of_fine():
     source = Path(__file__).read_text(encoding="utf-8")
     fine = source[source.index("class Fine") : source.index("class SharesALog")]
-    return f"import numpy as np\n\nfrom envs import Reward\n\n\n{fine}"
+    return f"import numpy as np\n\nfrom envs import Env, Reward\n\n\n{fine}"
 
 
 def test_the_command(tmp_path):

@@ -12,7 +12,7 @@ from helpers import ScriptedEngine
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from envs import Reward, make_env, progress
+from envs import Reward, make_env
 from rollout import rollout_chains
 
 MATH = [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(5, 9)]
@@ -204,15 +204,15 @@ def test_nothing_happens_after_the_end(make):
 def test_progress_is_one_exactly_when_solved(make):
     """What chains are compared by: what the team has achieved, whoever acted last."""
     env = make(seed=8)
-    assert progress(env) == 0
+    assert env.progress == 0
     for text in TEXTS:
         for agent in env.agents:
             env.step(agent, text)
-            assert 0 <= progress(env) <= 1
-            assert (progress(env) == 1) == env.solved
+            assert 0 <= env.progress <= 1
+            assert (env.progress == 1) == env.solved
     env = make(seed=8)
     finish(env)
-    assert (progress(env) == 1) == env.solved
+    assert (env.progress == 1) == env.solved
 
 
 SOLVING = {
@@ -250,7 +250,7 @@ def test_the_return_of_a_chain_is_what_the_team_achieved(make):
     engine = ScriptedEngine(script)
     result = rollout_chains([start], engine, encode=engine.encode, decode=engine.decode, num_candidates=4, max_turns=2)
     for chain, episode in enumerate(result.episodes):
-        assert {sample.reward for sample in episode.samples} == {progress(where[chain])}
+        assert {sample.reward for sample in episode.samples} == {where[chain].progress}
         assert all(sample.reward == 1 for sample in episode.samples) == episode.solved == where[chain].solved
     assert [episode.solved for episode in result.episodes][2:] == [True, True]
     assert not result.episodes[0].solved

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from envs import InfraError, Reward, make_env, mixed_reward, noisy_answer
+from envs import InfraError, Reward, make_env, mixed_reward
 from tasks import boards, sokoban, sudoku
 from tasks.boards import parse_answer
 from tasks.plan_path import PlanPath
@@ -401,7 +401,7 @@ def test_noisy_programs_for_a_warm_start(task):
 
 def test_a_noisy_program_is_good_as_a_whole():
     rng, env = np.random.default_rng(0), make_env("sudoku", tool="python").reset(seed=0)
-    texts = [noisy_answer(env, rng, 0.5) for _ in range(100)]
+    texts = [env.noisy_answer(rng, 0.5) for _ in range(100)]
     assert 30 < max(map(texts.count, texts)) * 100 / 80 < 70  # one in five has a mistake
 
 

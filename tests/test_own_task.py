@@ -15,11 +15,11 @@ from tools import check
 QUIZ = '''
 import json
 
-from envs import Reward
+from envs import Env, Reward
 from words import HELLO
 
 
-class Quiz:
+class Quiz(Env):
     """Answer a question of a file within a number of turns."""
 
     agents, simultaneous, done, solved = ("ann", "bob"), False, False, False

@@ -8,9 +8,9 @@ import pytest
 from envs import make_env
 
 NEWS = """
-from envs import Reward
+from envs import Env, Reward
 
-class News:
+class News(Env):
     agents, simultaneous, done, solved = ("writer",), False, False, False
     def __init__(self, words=3):
         self.words = words
@@ -74,3 +74,9 @@ def test_options_and_workflows_that_a_class_does_not_take_are_refused(file):
         make_env(f"{file}:News", letters=5)
     with pytest.raises(ValueError, match="'ensemble'"):
         make_env(f"{file}:News", "ensemble")
+
+
+def test_a_class_that_does_not_inherit_is_refused_in_one_line(file):
+    file.write_text(NEWS.replace("class News(Env)", "class News"))
+    with pytest.raises(ValueError, match=r"News has to inherit from Env \(from envs import Env\)"):
+        make_env(f"{file}:News")

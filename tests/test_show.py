@@ -9,7 +9,7 @@ from test_report import CONFIG, KEYS, ask, ask_page, browser
 
 import report
 from distributed.world import World
-from envs import make_env, picture
+from envs import make_env
 from grouping import assign_advantages, group_samples, trajectory_key
 from records.boards import LEVELS, board_rows, replay
 from records.checkpoint import append_row, cut_log
@@ -89,8 +89,8 @@ def test_a_real_board_is_drawn_whatever_its_agents_see(view):
 
 
 def test_an_environment_without_a_picture_has_no_boards():
-    assert picture(Toy()) == ""
-    assert picture(make_env("sudoku").reset(seed=1)).startswith("Puzzle:\n")
+    assert Toy().render() == ""
+    assert make_env("sudoku").reset(seed=1).render().startswith("Puzzle:\n")
     result = play([Toy()], lambda request, k: "152"[k])
     (row,) = tree_rows(result, 0, ScriptedEngine.decode, 1, lambda env: Toy())
     assert row == tree_rows(result, 0, ScriptedEngine.decode, 1)[0]

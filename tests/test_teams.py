@@ -174,9 +174,9 @@ def test_in_a_mixed_team_boards_and_warm_start_are_for_tiny(tmp_path, other, mon
 
 CHANCE = """
 import copy, zlib
-from envs import Reward
+from envs import Env, Reward
 
-class Chance:
+class Chance(Env):
     agents, simultaneous = ("tool_user", "planner"), False
 
     done = solved = False

@@ -23,19 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from envs import (
-    Env,
-    InfraError,
-    Reward,
-    can_be_imitated,
-    make_env,
-    noisy_answer,
-    picture,
-    problems,
-    progress,
-    slow_scoring,
-    stages,
-)
+from envs import Env, InfraError, Reward, make_env
 from tasks.levels import HELD_OUT_SEEDS, list_options, parse_pairs
 from tasks.registry import in_one_line
 
@@ -99,13 +87,13 @@ def _shape(env: Env) -> Iterator[str]:
     for name in ("reset", "observe", "step", "copy"):
         if not callable(getattr(env, name, None)):
             yield f"it has no method {name}"
-    if isinstance(agents, tuple) and sorted(a for group in stages(env) for a in group) != sorted(agents):
-        yield f"stages must have every agent once, not {stages(env)!r}"
+    if isinstance(agents, tuple) and sorted(a for group in env.stages for a in group) != sorted(agents):
+        yield f"stages must have every agent once, not {env.stages!r}"
 
 
 def _levels(make: Callable[[], Env]) -> Iterator[str]:
     """Seeds matter: a task whose levels are all the same would be evaluated on what it was trained on."""
-    fixed = problems(make())
+    fixed = make().problems
     views = [_view(make().reset(seed=seed)) for seed in range(20 if fixed is None else len(fixed[:2]))]
     if len(views) > 1 and all(view == views[0] for view in views):
         yield f"{len(views)} seeds give the same level: reset has to make its level from the seed"
@@ -175,8 +163,8 @@ def _plays(env: Env, seed: int, deadline: float) -> Iterator[str]:
                 yield from _after_the_end(env)
                 return
             texts = [*TEXTS, *_quotes(env, agent)]
-            if can_be_imitated(env):
-                texts += [noisy_answer(env, rng, good) for good in (0.0, 1.0, 1.0)]
+            if env.noisy_answer:
+                texts += [env.noisy_answer(rng, good) for good in (0.0, 1.0, 1.0)]
                 if not isinstance(texts[-1], str):
                     yield f"noisy_answer must return a text, not {type(texts[-1]).__name__}"
                     return
@@ -277,13 +265,13 @@ def _candidate(env: Env, agent: str, text: str) -> Iterator[str]:
         yield f"solved becomes True but the team reward of that action of {agent} is {reward.team!r}, not 1"
     if one.done and not one.solved and reward.team == 1:
         yield f"the last action of {agent} has team reward 1 but solved is False"
-    if not 0 <= progress(one) <= 1:
-        yield f"progress is {progress(one)!r}, not a number from 0 to 1"
-    elif (progress(one) == 1) != one.solved:
-        yield f"progress is {progress(one)!r} where solved is {one.solved}: it must be 1 exactly when solved"
-    if not isinstance(picture(one), str):
-        yield f"render must return a text, not {type(picture(one)).__name__}"
-    if seconds > SLOW["step"] and not slow_scoring(env):
+    if not 0 <= one.progress <= 1:
+        yield f"progress is {one.progress!r}, not a number from 0 to 1"
+    elif (one.progress == 1) != one.solved:
+        yield f"progress is {one.progress!r} where solved is {one.solved}: it must be 1 exactly when solved"
+    if not isinstance(one.render(), str):
+        yield f"render must return a text, not {type(one.render()).__name__}"
+    if seconds > SLOW["step"] and not env.slow_scoring:
         yield f"step took {seconds:.1f} s: set slow_scoring = True, so that threads score side by side"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from envs import TASKS, Env, InfraError, Message, Reward, make_env, mixed_reward, picture, stages
+from envs import TASKS, Env, InfraError, Message, Reward, make_env, mixed_reward
 from sampling.requests import Request, request_seed
 from tasks.boards import parse_answer
 from tasks.levels import parse_pairs
@@ -65,7 +65,7 @@ class Person:
         self.asked: set[str] = set()  # roles that were asked this turn
 
     def __call__(self, env: Env, agent: str, messages: list[Message]) -> str | None:
-        board = picture(env)
+        board = env.render()
         if agent in self.asked or not self.asked:  # a new turn
             self.asked.clear()
             self.seen.discard(board)  # it may be that of the turn before
@@ -84,7 +84,7 @@ class Person:
 
 def teammate(ask: Ask, candidates: int, env: Env, agent: str, messages: list[Message]) -> str:
     """The team's greedy answer; with `candidates` the best of so many, as in training."""
-    print(f"\n[{agent} of the team]" if picture(env) else f"\n{messages[-1]['content']}\n[{agent} of the team]")
+    print(f"\n[{agent} of the team]" if env.render() else f"\n{messages[-1]['content']}\n[{agent} of the team]")
     texts = ask(agent, messages, candidates)
     answer = compare(env, agent, texts) if candidates else texts[0]
     print(answer.strip())
@@ -121,7 +121,7 @@ def play(env: Env, players: dict[str, Player], turns: int = 0) -> None:
     turn = 0
     while not env.done and (turn < turns or not turns):
         turn += 1
-        for agents in stages(env):
+        for agents in env.stages:
             prompts = {agent: env.observe(agent) for agent in agents}
             for agent in () if env.done else agents:
                 answer = players[agent](env, agent, prompts[agent])
@@ -131,7 +131,7 @@ def play(env: Env, players: dict[str, Player], turns: int = 0) -> None:
                 print(f"-> {shown(tried(env, agent, answer))}")
                 if env.done:
                     break
-    print(f"\n{picture(env)}".rstrip())
+    print(f"\n{env.render()}".rstrip())
     print("Solved." if env.solved else "The task has ended unsolved." if env.done else "The turns are over: unsolved.")
 
 
@@ -200,7 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         hint = ' "?" shows what the team would answer.' if ask else ""
         print(f"An answer ends with its answer line, a closing ``` or an empty line. Ctrl-D ends the game.{hint}")
     else:
-        print(picture(env))
+        print(env.render())
     play(env, players, turns)
 
 
