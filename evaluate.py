@@ -49,7 +49,7 @@ def load_team(
             name = option.split("=")[0].strip("-").replace("-", "_")
             saved[name] = getattr(chosen, name)
         del saved["update"]  # options of the update alone
-        config = replace(Config(**saved), device=chosen.device, placement=[])
+        config = replace(Config(**saved), device=chosen.device, ranks=[])
         config.eval_data = eval_data or config.eval_data
         checkpoint = part.checkpoint
     else:
@@ -125,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         result = held_out(config, team, task, pool, arguments.samples, arguments.temperature, arguments.top_p)
         if arguments.merge:
             for policy in team.policies.values():
-                folder = Path(arguments.merge, policy.name if len(team.homes) > 1 else "")
+                folder = Path(arguments.merge, policy.name if len(team.ranks_of) > 1 else "")
                 policy.save_whole(folder, policy.weights(torch.float32))
         say(team.world, f"{config.task} ({config.workflow}), {name}: {summary}\n{report(result)}")
         team.world.close()

@@ -60,7 +60,7 @@ class Sample:
             raise ValueError(f"{self.key}: empty response (an engine returns at least the stop token)")
 
     @property
-    def prompt(self) -> int:
+    def prompt_hash(self) -> int:
         """The prompt as one number: equal for equal prompts, on every rank, and practically only for those."""
         return hash(tuple(self.prompt_ids))
 

@@ -76,8 +76,8 @@ class TeamOptions:
     """rank of these matrices"""
     frozen: list[str] = field(default_factory=list, metadata={"metavar": "NAME"})
     """policies that play but are not trained"""
-    placement: list[str] = field(default_factory=list, metadata={"metavar": "MAP"})
-    """torchrun: ranks of each policy, policy=first-last ... (default: even)"""
+    ranks: list[int] = field(default_factory=list)
+    """torchrun: how many ranks each policy gets, for instance 6 2 (default: even)"""
     warm_start: int = by_model()
     """steps of imitating noisy moves, boards only"""
 
@@ -322,7 +322,7 @@ def all_options(config: Config, objective: UpdateConfig) -> dict[str, Any]:
     return {**asdict(config), "update": asdict(objective)}
 
 
-UNTIED = ("steps", "resume", "output_dir", "device", "placement", "track")  # options that a resumed run may change
+UNTIED = ("steps", "resume", "output_dir", "device", "ranks", "track")  # options that a resumed run may change
 
 
 def check_run_folder(config: Config, objective: UpdateConfig) -> None:

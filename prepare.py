@@ -143,7 +143,7 @@ def set_up(config: Config, objective: UpdateConfig, world: World, stop: Stop) ->
     team = make_team(config, agents, world, load)
     save_bases(team.policies, folder)
     log = Log(
-        folder, world, config.steps, agents, list(team.homes), team.decode, config.trees,
+        folder, world, config.steps, agents, list(team.ranks_of), team.decode, config.trees,
         lambda step, env: task.level(training_seed(config, step, env)), task.held_out_level, track,
     )  # fmt: skip
     run = Run(config, objective, team, task, pool, log, stop=stop)
@@ -246,10 +246,10 @@ def make_team(config: Config, agents: Sequence[str], world: World, load: Load) -
     names = list(dict.fromkeys(policy_of.values()))
     if not set(config.frozen) < set(names):
         raise ValueError(f"--frozen {' '.join(config.frozen)}: name some of the policies {', '.join(names)}, not all")
-    homes = place(names, world.size, config.placement)
+    ranks_of = place(names, world.size, config.ranks)
     policies: dict[str, Policy] = {}
     roots: dict[int, LogProbs] = {}  # by model: policies with adapters may share it
-    meshes, adapted = world.meshes(homes), config.adapter == "lora"
+    meshes, adapted = world.meshes(ranks_of), config.adapter == "lora"
     models: Iterable[tuple] = ((name, *load(name)) for name in meshes)  # one after the other: they leave the CPU
     if adapted:
         models = list(models)
@@ -261,9 +261,9 @@ def make_team(config: Config, agents: Sequence[str], world: World, load: Load) -
             config.adam_beta2, config.adam_eps, config.optimizer, adapted, roots.get(id(model)),
         )  # fmt: skip
         roots[id(model)] = policies[name].root
-    firsts = [name for name in policies if homes[name][0] == world.rank]  # each tokenizer travels once
+    firsts = [name for name in policies if ranks_of[name][0] == world.rank]  # each tokenizer travels once
     tokenizers = world.merge({name: policies[name].tokenizer for name in firsts})
-    return Team(policies, policy_of, make_engines(config, policies), tokenizers, world, homes, config.frozen)
+    return Team(policies, policy_of, make_engines(config, policies), tokenizers, world, ranks_of, config.frozen)
 
 
 # of a configuration: where a model comes from, and how its weights were stored

@@ -104,7 +104,6 @@ def one_step(args: argparse.Namespace, team: Team, step: int) -> dict[str, float
     assign_advantages(group_samples(result.samples))
     with clock("wait"):
         world.barrier()
-    world.traffic.clear()
     with clock("exchange"):
         batches = share_samples(world, team.training, team.policy_of, result.samples, MINIBATCHES, (0, step))
     with clock("update"):
@@ -115,14 +114,13 @@ def one_step(args: argparse.Namespace, team: Team, step: int) -> dict[str, float
     with clock("sync"):
         team.sync()
         world.barrier()
-    times, moved = clock.report(), dict(world.traffic)
+    times = clock.report()
     sampled = world.add_up(sum(len(sample.response_ids) for sample in result.samples))
     raw = sampled + world.add_up(sum(len(sample.prompt_ids) for sample in result.samples))
     free, total = torch.cuda.mem_get_info() if torch.cuda.is_available() else (0, 0)
     return {
         **times,
         "wait_s": team.seconds["wait"],
-        **{f"{what.replace(' ', '_')}_mb": count / 1e6 for what, count in moved.items()},
         "rollout_tokens_s_gpu": sampled / times["sample_s"] / world.size,
         "update_tokens_s_gpu": raw / times["update_s"] / world.size,
         "idle": 1 - times["generate_s"] / times["sample_s"],

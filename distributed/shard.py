@@ -1,8 +1,7 @@
 """One policy over several ranks: FSDP2 applied from outside; the model itself knows nothing of it.
 
 Every rank keeps a slice of the float32 weights, gradients and optimizer state. A layer's weights are gathered (on a GPU
-in bfloat16) right before they are used, small layers several at a time, and dropped afterwards. Without a
-mesh (None) the process is alone and nothing happens.
+in bfloat16) right before they are used, and dropped afterwards. Without a mesh (None) the process is alone.
 """
 
 from __future__ import annotations
@@ -22,15 +21,9 @@ UNIT = 2**26
 
 
 def shard(root: nn.Module, layers: Sequence[nn.Module], mesh: DeviceMesh) -> None:
-    """Shard `root` in place: layers in units (small ones several at a time), then what is left (embedding, head).
-
-    Enter through `root`.
-    """
-    precision = MixedPrecisionPolicy(
-        param_dtype=torch.bfloat16 if mesh.device_type == "cuda" else None,
-        reduce_dtype=torch.float32,
-        cast_forward_inputs=False,  # token ids and float32 log-probs pass as they are
-    )
+    """Shard `root` in place, through which every forward enters: layers in units, then the rest (embedding, head)."""
+    dtype = torch.bfloat16 if mesh.device_type == "cuda" else None
+    precision = MixedPrecisionPolicy(dtype, torch.float32, cast_forward_inputs=False)  # of ids and float32 log-probs
     together = max(1, round(UNIT / sum(weight.numel() for weight in layers[0].parameters())))
     for first in range(0, len(layers), together):
         fully_shard(list(layers[first : first + together]), mesh=mesh, mp_policy=precision)

@@ -1,6 +1,6 @@
 """What a run needs: memory by counting bytes, time by measured rates or steps. Standard library only.
 
-python docs/estimate.py                           the tables in docs/reproduce.md, and of the exchange in docs/gpu.md
+python docs/estimate.py                           the tables in docs/reproduce.md
 python docs/estimate.py runs/NAME --steps 200     hours for so many steps like those of a run
 """
 
@@ -14,9 +14,6 @@ from statistics import median
 
 # parameters in billions: all of them, one decoder layer, embedding and output head (one matrix where they are tied)
 MODELS = {"Qwen3-1.7B": (1.72, 0.050, 0.311), "Qwen3-8B": (8.19, 0.193, 1.245)}
-# benchmarks/exchange.py on one core of an Intel Xeon: seconds for each response of the job, and for each of a rank
-PLANNING, PACKING = 3.4e-6, 150e-6
-NETWORK, MESSAGE = 1e9, 50e-6  # bytes a second of a rank, seconds a message: assumed, for TCP
 LENGTHS = ((600, 400), (600, 1200), (1000, 4000))  # mean tokens of a prompt and a response: a guess, no measurement
 
 
@@ -90,46 +87,13 @@ def times(gpus: int = 8, steps: int = 200) -> str:
     return "\n".join(lines)
 
 
-def exchange(
-    ranks: int, prompt: float, response: float, responses: int = 512, candidates: int = 4
-) -> tuple[float, ...]:
-    """What a rank receives between sampling and update, and how long it takes: (samples, outlines) in bytes, seconds.
-
-    `responses` of each rank: the recipes have 512 on 8 GPUs. A prompt travels once for its candidates, a token as id
-    and log-prob in 4 bytes each; 52 bytes are lengths, place and advantage, 20 an outline. Every sample is taken to
-    travel.
-
-    >>> exchange(8, prompt=600, response=400)[:2]
-    (1972224.0, 81920)
-    """
-    samples = responses * (8 * response + 4 * prompt / candidates + 52)
-    outlines = 20 * responses * ranks
-    cpu = PLANNING * responses * ranks + PACKING * responses * (prompt / candidates + response) / 550
-    return samples, outlines, cpu + (samples + outlines) / NETWORK + 2 * ranks * MESSAGE
-
-
-def exchanges(model: str = "Qwen3-8B") -> str:
-    """The Markdown table of docs/gpu.md: the 8B recipe, with 16 environments for each GPU."""
-    head = [f"{prompt:,} + {response:,}" for prompt, response in LENGTHS]
-    lines = [f"| GPUs | outlines | {' | '.join(head)} |", "|---" * (2 + len(head)) + "|"]
-    for ranks in (8, 64, 1024):
-        cells = []
-        for prompt, response in LENGTHS:
-            sampled, raw = (rate * ranks for rate in measured_rates(model))
-            step = step_seconds(prompt, response, sampled, raw, envs=16 * ranks)
-            samples, outlines, seconds = exchange(ranks, prompt, response)
-            cells.append(f"{samples / 1e6:.1f} MB, {seconds:.2f} s, {seconds / step:.1%}")
-        lines.append(f"| {ranks:,} | {outlines / 1e6:.1f} MB | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", nargs="?", metavar="RUN", help="a run folder with timing.jsonl")
     parser.add_argument("--steps", type=int, default=200, help="steps to estimate (default 200)")
     arguments = parser.parse_args()
     if arguments.run is None:
-        print(table(), times(), exchanges(), sep="\n\n")
+        print(table(), times(), sep="\n\n")
         return
     try:
         rows = [json.loads(line) for line in (Path(arguments.run) / "timing.jsonl").read_text().splitlines()]

@@ -91,7 +91,7 @@ def by_prompt(samples: Sequence[Sample]) -> list[Group]:
     """Samples that share a prompt: what a pack computes once."""
     groups: dict[int, Group] = {}
     for sample in samples:
-        groups.setdefault(sample.prompt, []).append(sample)
+        groups.setdefault(sample.prompt_hash, []).append(sample)
     return list(groups.values())
 
 
@@ -161,7 +161,7 @@ def pack_samples(groups: Sequence[Group], device: torch.device | str = "cpu") ->
     The last token of a response is only a target, so it is not an input. Raises ValueError on an empty prompt or
     response.
     """
-    # `Sample.prompt` is a hash; should two prompts ever share one, they part here
+    # `Sample.prompt_hash` is a hash; should two prompts ever share one, they part here
     groups = [list(same) for group in groups for _, same in groupby(group, key=lambda sample: sample.prompt_ids)]
     samples = [sample for group in groups for sample in group]
     for sample in samples:

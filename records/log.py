@@ -124,8 +124,8 @@ class Log:
         """
         groups = group_row(result.samples, row["step"], self.world)
         mine = tree_rows(result, row["step"], self.decode, self.trees, partial(self.level, row["step"]))
-        trees = self.world.reduce(mine, lambda a, b: most_interesting(a + b, self.trees))
-        if trees is None:  # they are on rank 0
+        trees = most_interesting([tree for part in self.world.gather(mine) for tree in part], self.trees)
+        if not self.world.main:
             return
         append_row(self.run / "metrics.jsonl", row)
         append_row(self.run / "timing.jsonl", {"step": row["step"], **seconds})

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -80,12 +80,15 @@ class Stream(Protocol):
 
 
 class Rounds:
-    """A plain `generate` as a stream: one call for all pending requests."""
+    """A plain `generate` as a stream: one call for all pending requests.
 
-    in_rounds, cohorts = True, 1
+    `anywhere` tells what is true on any rank, where ranks answer each other: then all call, also without requests.
+    """
 
-    def __init__(self, generate: Generate, n: int):
-        self.generate, self.n = generate, n
+    in_rounds = True
+
+    def __init__(self, generate: Generate, n: int, cohorts: int = 1, anywhere: Callable[[bool], bool] | None = None):
+        self.generate, self.n, self.cohorts, self.anywhere = generate, n, cohorts, anywhere
         self.pending: list[Request] = []
 
     def submit(self, requests: list[Request]) -> None:
@@ -93,7 +96,7 @@ class Rounds:
 
     def collect(self) -> list[tuple[Request, list[Completion]]]:
         requests, self.pending = self.pending, []
-        replies = self.generate(requests, self.n) if requests else []
+        replies = self.generate(requests, self.n) if requests or self.anywhere else []
         if len(replies) != len(requests):
             raise ValueError(f"the engine returned {len(replies)} lists for {len(requests)} requests")
         return list(zip(requests, replies, strict=True))
@@ -102,7 +105,8 @@ class Rounds:
         return len(self.pending)
 
     def busy(self, more: bool) -> bool:
-        return more or bool(self.pending)
+        here = more or bool(self.pending)
+        return self.anywhere(here) if self.anywhere else here
 
 
 # ---------------------------------------------------------------------------------------------------------- scheduler

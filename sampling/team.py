@@ -21,7 +21,7 @@ class Team:
     """Who speaks for whom, and with which weights.
 
     `policy_of` maps each agent to the name of its policy; `policies` are those that live on this rank, `engines` what
-    samples from them (one engine may serve several), `tokenizers` those of all policies, `homes` the ranks of each.
+    samples from them (one engine may serve several), `tokenizers` those of all policies, `ranks_of` where each lives.
     `trained` are the policies of this rank that are not frozen, `training` the ranks of all that are not.
     """
 
@@ -32,17 +32,17 @@ class Team:
         engines: Mapping[str, Engine],
         tokenizers: Mapping[str, PreTrainedTokenizerBase] | None = None,
         world: World | None = None,
-        homes: Mapping[str, Sequence[int]] | None = None,
+        ranks_of: Mapping[str, Sequence[int]] | None = None,
         frozen: Sequence[str] = (),
     ):
         self.policies, self.policy_of, self.engines = dict(policies), dict(policy_of), dict(engines)
         self.tokenizers = tokenizers or {name: policy.tokenizer for name, policy in policies.items()}
         self.world = world or World()
-        self.homes = homes or {name: [0] for name in policies}
+        self.ranks_of = ranks_of or {name: [0] for name in policies}
         self.trained = {name: policy for name, policy in self.policies.items() if name not in frozen}
-        self.training = {name: ranks for name, ranks in self.homes.items() if name not in frozen}
-        several = self.world.size > 1 and len(self.homes) > 1
-        self.neighbours = self.world.neighbours(self.homes) if several else None  # that answer each other's requests
+        self.training = {name: ranks for name, ranks in self.ranks_of.items() if name not in frozen}
+        several = self.world.size > 1 and len(self.ranks_of) > 1
+        self.neighbours = self.world.neighbours(self.ranks_of) if several else None  # that answer each other's requests
         self.wavefront = True  # benchmarks/step.py measures what it gains
         self.seconds: defaultdict[str, float] = defaultdict(float)  # in "generate" and "load", until cleared
         self._version = 0
@@ -63,7 +63,7 @@ class Team:
         """Policies, their sizes, the agents they speak for and the ranks they live on. All ranks call it."""
         sizes = self.world.merge({name: policy.size for name, policy in self.policies.items()})
         parts = []
-        for name, ranks in self.homes.items():
+        for name, ranks in self.ranks_of.items():
             agents = [agent for agent, owner in self.policy_of.items() if owner == name]
             where = f" on ranks {ranks[0]}-{ranks[-1]}" if self.world.size > 1 else ""
             parts.append(f"policy {name} ({sizes[name]}) plays {', '.join(agents)}{where}")

@@ -201,49 +201,27 @@ def test_micro_batches_of_a_share_cover_it():
 
 
 @pytest.mark.parametrize(
-    ("names", "size", "spec", "expected"),
+    ("names", "size", "ranks", "expected"),
     [
-        (["a"], 1, [], {"a": [0]}),
-        (["a"], 4, [], {"a": [0, 1, 2, 3]}),
-        (["a", "b"], 4, [], {"a": [0, 1], "b": [2, 3]}),
-        (["a", "b", "c"], 3, [], {"a": [0], "b": [1], "c": [2]}),
-        (["a", "b"], 3, [], {"a": [0, 1], "b": [2]}),
-        (["a", "b", "c"], 8, [], {"a": [0, 1, 2], "b": [3, 4, 5], "c": [6, 7]}),
-        (["a", "b", "c"], 2, [], {"a": [0, 1], "b": [0, 1], "c": [0, 1]}),
-        (["a", "b"], 4, ["b=3", "a=0-2"], {"a": [0, 1, 2], "b": [3]}),
-        (["a", "b", "c"], 3, ["a=0-1", "b=0-1", "c=2"], {"a": [0, 1], "b": [0, 1], "c": [2]}),
+        ("a", 1, [], {"a": [0]}),
+        ("a", 4, [4], {"a": [0, 1, 2, 3]}),
+        ("ab", 4, [], {"a": [0, 1], "b": [2, 3]}),
+        ("ab", 3, [], {"a": [0, 1], "b": [2]}),
+        ("abc", 8, [], {"a": [0, 1, 2], "b": [3, 4, 5], "c": [6, 7]}),
+        ("abc", 2, [], {"a": [0, 1], "b": [0, 1], "c": [0, 1]}),
+        ("ab", 4, [3, 1], {"a": [0, 1, 2], "b": [3]}),
+        ("ab", 4, [3], "--ranks 3: a number for each of a, b, in all 4"),
+        ("ab", 4, [2, 1], "--ranks 2 1: a number for each of a, b, in all 4"),
+        ("ab", 4, [4, 0], "--ranks 4 0"),
+        ("abc", 2, [1, 1], "--ranks 1 1"),
     ],
 )
-def test_where_policies_live(names, size, spec, expected):
-    assert place(names, size, spec) == expected
-
-
-@pytest.mark.parametrize(
-    ("names", "size", "spec", "words"),
-    [
-        (["a", "b"], 2, ["a=0"], ["--placement a=0", "have no policy"]),
-        (["a", "b"], 2, ["a=0-1"], ["--placement a=0-1", "missing b"]),
-        (["a", "b"], 2, ["a=0-2", "b=1"], ["--placement a=0-2", "ranks 0 to 1"]),
-        (["a", "b"], 2, ["a=0", "c=1"], ["--placement c=1", "a, b"]),
-        (["a", "b"], 2, ["a=0", "a=1"], ["--placement a=1"]),
-        (["a"], 2, ["a=1-0"], ["--placement a=1-0"]),
-        (["a", "b"], 2, ["a=0-1", "b=1"], ["--placement a=0-1 b=1", "all of their ranks or none"]),
-        (["a"], 2, ["nonsense"], ["--placement nonsense", "POLICY=FIRST-LAST"]),
-    ],
-)
-def test_wrong_places_are_named(names, size, spec, words):
-    with pytest.raises(ValueError) as error:  # noqa: PT011
-        place(names, size, spec)
-    assert all(word in str(error.value) for word in words)
-
-
-def test_wrong_combinations_fail_before_any_model_is_loaded(monkeypatch):
-    monkeypatch.setattr(tiny, "build_model", lambda *_: pytest.fail("a model was built"))
-    config, _ = parse(["--policies", "per_role", "--warm-start", "0"])
-    for size, placement in ((3, ["tool_user=0-1"]), (2, ["tool_user=0"])):
-        config.placement = placement
-        with pytest.raises(ValueError, match=r"ranks"):
-            prepare.make_team(config, ["tool_user", "planner"], World(0, size), lambda name: pytest.fail("loaded"))
+def test_where_policies_live(names, size, ranks, expected):
+    if isinstance(expected, str):
+        with pytest.raises(ValueError, match=expected):
+            place(names, size, ranks)
+    else:
+        assert place(names, size, ranks) == expected
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
@@ -275,13 +253,13 @@ class Counted(exchange.Exchange):
         return super().__call__(requests, n)
 
 
-def team_rollout(world, envs, homes, sample=rollout_tree, wavefront=True, log=None, simultaneous=False):
+def team_rollout(world, envs, ranks_of, sample=rollout_tree, wavefront=True, log=None, simultaneous=False):
     def answer(name, requests, n):
         log.setdefault(counted.round, []).append((name, len(requests)))
         return answer_by_seed(name, requests, n)
 
     log = {} if log is None else log
-    counted = Counted(world, homes, POLICY_OF, answer, wavefront)
+    counted = Counted(world, ranks_of, POLICY_OF, answer, wavefront)
     ids = world.mine(range(envs))
     result = sample(
         [Toy(name=f"e{i}", simultaneous=simultaneous) for i in ids],
@@ -302,23 +280,23 @@ def summary(result):
 @pytest.mark.parametrize("sample", [rollout_tree, rollout_chains])
 @pytest.mark.parametrize("envs", [1, 5])
 @pytest.mark.parametrize(
-    "homes", [{"a": [0], "b": [1, 2]}, {"a": [0, 1, 2], "b": [0, 1, 2]}], ids=["apart", "together"]
+    "ranks_of", [{"a": [0], "b": [1, 2]}, {"a": [0, 1, 2], "b": [0, 1, 2]}], ids=["apart", "together"]
 )
-def test_what_is_sampled_does_not_depend_on_the_ranks(sample, envs, homes):
+def test_what_is_sampled_does_not_depend_on_the_ranks(sample, envs, ranks_of):
     """One environment on three ranks: two ranks have none, and answer all the same."""
     expected = summary(team_rollout(World(), envs, {"a": [0], "b": [0]}, sample))
-    found = run_ranks(3, lambda rank: summary(team_rollout(start("cpu"), envs, homes, sample)))
+    found = run_ranks(3, lambda rank: summary(team_rollout(start("cpu"), envs, ranks_of, sample)))
     assert found == [expected] * 3
     assert len(expected) == envs * 3 * 2 * 2
 
 
 def test_the_wavefront_keeps_both_policies_busy():
-    homes = {"a": [0], "b": [1]}
+    ranks_of = {"a": [0], "b": [1]}
 
     def rounds(**options):
         def work(rank):
             log = {}
-            team_rollout(start("cpu"), 8, homes, log=log, **options)
+            team_rollout(start("cpu"), 8, ranks_of, log=log, **options)
             return {round_: sum(n for _, n in entries) for round_, entries in log.items()}
 
         return run_ranks(2, work)
@@ -435,8 +413,7 @@ def one_process(tmp_path_factory):
         ("shared", 4, []),
         ("per_role", 2, []),
         ("per_role", 4, []),
-        ("per_role", 3, ["--placement", "tool_user=0-1", "planner=2"]),
-        ("per_role", 2, ["--placement", "tool_user=0-1", "planner=0-1"]),
+        ("per_role", 3, ["--ranks", "1", "2"]),
     ],
 )
 def test_a_run_on_several_ranks_is_that_of_one_process(tmp_path, one_process, policies, size, options):
@@ -519,7 +496,6 @@ def test_ranks_and_requests_by_themselves():
     assert World().merge({"a": 1}) == {"a": 1}
     World().agree([torch.ones(1)])
     assert World().add_up({"groups": 2}) == {"groups": 2}
-    assert World().reduce([3], lambda a, b: a + b) == [3]
     assert World().most(2) == 2
     request = Request("ann", [1], 7)
     exchanged = exchange.Exchange(World(), {"a": [0]}, {"ann": "a"}, answer_by_seed)([request], 2)

@@ -253,8 +253,8 @@ def check_training(argv, ranks):
     else:
         agents = task_of(config).training.agents
     names = list(dict.fromkeys(parse_policies(config.policies, agents).values()))
-    homes = place(names, ranks, config.placement)
-    assert set().union(*homes.values()) == set(range(ranks))
+    ranks_of = place(names, ranks, config.ranks)
+    assert set().union(*ranks_of.values()) == set(range(ranks))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -282,7 +282,6 @@ def test_options_exist(page, options):
 def test_the_tables_of_memory_and_time_are_those_of_the_script():
     assert estimate.table() in read(ROOT / "docs" / "reproduce.md")
     assert estimate.times() in read(ROOT / "docs" / "reproduce.md")
-    assert estimate.exchanges() in read(ROOT / "docs" / "gpu.md")
     assert doctest.testmod(estimate).failed == 0
     for name, (total, layer, ends) in estimate.MODELS.items():
         layers = round((total - ends) / layer)

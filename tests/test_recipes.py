@@ -86,7 +86,7 @@ def test_every_combination_parses_and_finds_its_place(base, row, tmp_path):
     config, _ = parse(words(base, ROWS[row]))
     agents = environment(config, tmp_path).agents
     names = list(dict.fromkeys(parse_policies(config.policies, agents).values()))
-    assert set().union(*place(names, 8, config.placement).values()) == set(range(8))
+    assert set().union(*place(names, 8, config.ranks).values()) == set(range(8))
     grpo = "GRPO" in row and "AT-GRPO" not in row
     assert (config.sampling, config.grouping) == (("chains", "trajectory") if grpo else ("tree", "agent_turn"))
     assert config.reward == ("outcome" if "outcome" in row else "mixed")
