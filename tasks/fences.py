@@ -9,12 +9,25 @@ import ast
 import re
 import textwrap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 MAX_CODE = 30_000  # characters that are parsed in search of a program, all blocks together: about 0.1 s
 
+_THOUGHT = re.compile(r"<(/?)think(?:ing)?>")
 _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})(.*)$", re.MULTILINE)  # no two parts can match the same text: linear time
 warnings.filterwarnings("ignore", module=re.escape("<answer>"))  # a model's invalid escapes are not our user's concern
+
+
+def visible(text: str) -> str:
+    """A response without its thoughts: <think> or <thinking>, also unclosed, or opened by the template before it."""
+    parts, start, thinking = [], 0, False
+    for tag in _THOUGHT.finditer(text):
+        if tag[1] and not thinking:
+            parts = []  # the template had opened it
+        elif not thinking:
+            parts.append(text[start : tag.start()])
+        thinking, start = not tag[1], tag.end()
+    return "".join(parts) + ("" if thinking else text[start:])
 
 
 def extract_code(text: str) -> str | None:
@@ -23,7 +36,7 @@ def extract_code(text: str) -> str | None:
     Also None when the blocks up to there, counted from the end, have more than MAX_CODE characters.
     """
     unread = MAX_CODE
-    for block in reversed(fenced_blocks(text, ("python", "python3", "py"))):
+    for block in reversed(fenced_blocks(text, ("python", "python3", "py"), _parses)):
         unread -= len(block)
         if unread < 0:
             break
@@ -32,24 +45,36 @@ def extract_code(text: str) -> str | None:
     return None
 
 
-def fenced_blocks(text: str, tags: Sequence[str]) -> list[str]:
-    """Blocks fenced with one of the tags, in order. Text inside <think> does not count.
+def fenced_blocks(text: str, tags: Sequence[str], whole: Callable[[str], bool] = lambda block: True) -> list[str]:
+    """Blocks fenced with one of the tags, in order, from the visible text.
 
-    No block at all when the last fence is unclosed, even after closed ones: the answer was cut off.
+    A fence inside a string of the block closes nothing: a block that is not `whole` goes on to the first fence up to
+    which it is, if there is one. No block at all when the last fence is unclosed: the answer was cut off.
     """
-    text = text.rpartition("</think>")[2]
-    blocks: list[str] = []
-    opening: re.Match | None = None
-    for fence in _FENCE.finditer(text):
-        mark, label = fence[1], fence[2].strip()
-        if opening is None:
-            opening = None if "`" in label else fence  # ```code``` on one line opens nothing
-        elif not label and mark.startswith(opening[1]):
-            if opening[2].strip().lower() in tags:
-                block = text[opening.end() + 1 : fence.start()]
-                blocks.append(textwrap.dedent(block) if block[:1] in (" ", "\t", "\n") else block)
-            opening = None
-    return [] if opening else blocks
+    text, blocks, place, unread = visible(text), [], 0, MAX_CODE
+    fences = list(_FENCE.finditer(text))
+    while place < len(fences):
+        opening, place, found = fences[place], place + 1, None
+        mark, label = opening[1], opening[2].strip().lower()
+        if "`" in label:
+            continue  # ```code``` on one line opens nothing
+        for number in range(place, len(fences)):
+            fence = fences[number]
+            if fence[2].strip() or not fence[1].startswith(mark):
+                continue
+            block = text[opening.end() + 1 : fence.start()]
+            block = textwrap.dedent(block) if block[:1] in (" ", "\t", "\n") else block
+            unread -= len(block) if label in tags else 0
+            accepted = label in tags and unread >= 0 and whole(block)
+            if accepted or found is None:
+                found = (number + 1, block)
+            if accepted or unread < 0 or label not in tags:
+                break
+        if found is None:
+            return []
+        place, block = found
+        blocks += [block] if label in tags else []
+    return blocks
 
 
 def _parses(code: str) -> bool:
