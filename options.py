@@ -88,8 +88,8 @@ class SamplingOptions:
     """tree is AT-GRPO, chains is GRPO; parallel is an ablation"""
     grouping: Literal["agent_turn", "trajectory", "agent", "turn", "prompt"] = "agent_turn"
     """agent_turn for a tree, trajectory for chains; the others are ablations"""
-    reward: Literal["mixed", "outcome"] = "mixed"
-    """alpha * team + local; outcome (ablation): 1 if solved, else 0"""
+    reward: Literal["mixed", "dense", "outcome"] = "mixed"
+    """alpha * team + local (chains: progress at the end); dense: its mean over a trajectory; outcome: 1 if solved"""
     num_candidates: int = 8
     """K, candidates per prompt (chains: trajectories per environment)"""
     envs_per_step: int = 64
@@ -267,7 +267,7 @@ def parse(argv: Sequence[str] | None = None, training: bool = True) -> tuple[Con
             f"--sampling {config.sampling} --grouping {config.grouping} --reward {config.reward}: a tree has agent- "
             "and turn-wise groups and no trajectories to compare; chains see different prompts after the first action "
             "and have a return. Use tree with agent_turn or chains with trajectory (ablations: tree with agent or "
-            "turn, tree with --reward outcome, parallel with prompt)"
+            "turn, parallel with agent_turn or prompt, and other rewards where studies/ablations.py has them)"
         )
     if config.resume and not config.output_dir:
         raise ValueError("--resume needs --output-dir, the folder of the run to continue")

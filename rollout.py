@@ -19,12 +19,13 @@ from dataclasses import dataclass, field
 from math import isfinite, sqrt
 from numbers import Real
 from statistics import fmean, pstdev
+from typing import Any
 
 from envs import Env, InfraError, Message, Reward, mixed_reward
 from grouping import GroupKey, Sample
 from sampling.requests import Completion, Generate, Player, Request, drive, request_seed
 
-__all__ = ["Completion", "Request", "evaluate", "rollout_chains", "rollout_tree"]
+__all__ = ["Completion", "Request", "Rules", "evaluate", "rollout_chains", "rollout_tree"]
 
 Encode = Callable[[str, list[Message]], list[int]]  # (agent, messages) -> prompt ids
 Decode = Callable[[str, list[int]], str]  # (agent, response ids) -> text
@@ -67,85 +68,89 @@ class Rollout:
         return [sample for episode in self.episodes for sample in episode.samples]
 
 
-def rollout_tree(
-    envs: Sequence[Env],
-    generate: Generate,
-    *,
-    encode: Encode,
-    decode: Decode,
-    num_candidates: int,
-    max_turns: int,
-    alpha: float = 1.0,
-    seed: Sequence[int] = (0,),
-    env_ids: Sequence[int] | None = None,
-    pool: Executor | None = None,
-    mix: Mix = mixed_reward,
-) -> Rollout:
-    """Tree sampling over environments that were just reset: K = `num_candidates` candidates at every agent and turn.
-
-    `seed` (for instance run seed and step) and `env_ids` (default: the position) fix the seed of every request. `pool`
-    scores different environments in parallel; the result does not depend on it. `mix` turns the two rewards into one
-    number. Raises ValueError when the engine returns the wrong number of lists or completions.
-    """
-    rules = _Rules(encode, decode, max_turns, alpha, mix, seed, num_candidates)
-    players = [_play(env, i, rules) for i, env in zip(_env_ids(envs, env_ids), envs, strict=True)]
-    return Rollout(drive(players, generate, num_candidates, pool, _one_at_a_time(envs)))
-
-
-def rollout_chains(
-    envs: Sequence[Env],
-    generate: Generate,
-    *,
-    encode: Encode,
-    decode: Decode,
-    num_candidates: int,
-    max_turns: int,
-    alpha: float = 1.0,
-    seed: Sequence[int] = (0,),
-    env_ids: Sequence[int] | None = None,
-    pool: Executor | None = None,
-) -> Rollout:
-    """Plain GRPO: `num_candidates` independent trajectories of every environment; arguments as in `rollout_tree`.
-
-    Every sample of a trajectory carries the return of the trajectory: what the team has achieved at its end, whoever
-    acted last, 1 exactly when the task is solved (`alpha` does not apply, local rewards are not part of it). When one
-    action cannot be scored the whole trajectory is invalid.
-    """
-    rules = _Rules(encode, decode, max_turns, alpha, mixed_reward, seed, num_candidates)
-    players = [
-        _play(env.copy(), i, rules, trajectory)
-        for i, env in zip(_env_ids(envs, env_ids), envs, strict=True)
-        for trajectory in range(num_candidates)
-    ]
-    episodes = drive(players, generate, 1, pool, _one_at_a_time(envs))
-    for episode in episodes:
-        for sample in episode.samples:
-            sample.reward, sample.valid = episode.progress, episode.ended != "infra"
-    return Rollout(episodes)
-
-
-# ---------------------------------------------------------------------------------------------------- one environment
-
-
 @dataclass(frozen=True)
-class _Rules:
-    """What is the same for all environments of a rollout."""
+class Rules:
+    """What is the same for all environments of a rollout.
+
+    `mix` turns the two rewards of an action into what it is worth to training. `seed` (for instance run seed and step)
+    and the number of an environment fix the seeds of its requests.
+    """
 
     encode: Encode
     decode: Decode
-    max_turns: int
-    alpha: float
-    mix: Mix
-    seed: Sequence[int]
     num_candidates: int
+    max_turns: int
+    alpha: float = 1.0
+    mix: Mix = mixed_reward
+    seed: Sequence[int] = (0,)
 
     def request_seed(self, env: int, turn: int, agent: int, trajectory: int | None) -> int:
         """Both samplings use the same K seeds: candidate k of a tree, and trajectory k of chains, has base + k."""
         return request_seed(self.seed, env, turn, agent, self.num_candidates) + (trajectory or 0)
 
 
+def rollout_tree(
+    envs: Sequence[Env],
+    generate: Generate,
+    *,
+    env_ids: Sequence[int] | None = None,
+    pool: Executor | None = None,
+    **rules: Any,
+) -> Rollout:
+    """Tree sampling over environments that were just reset: K = `num_candidates` candidates at every agent and turn.
+
+    `rules`: the fields of `Rules`. `env_ids` (default: the position) number the environments. `pool` scores different
+    environments in parallel; the result does not depend on it. Raises ValueError when the engine returns the wrong
+    number of lists or completions.
+    """
+    return Rollout(_play_all(envs, generate, Rules(**rules), [None], env_ids, pool))
+
+
+def final_progress(episode: Episode, alpha: float) -> float:
+    """What the team has achieved at the end, whoever acted last; 1 exactly when solved. Local rewards are no part."""
+    return episode.progress
+
+
+def rollout_chains(
+    envs: Sequence[Env],
+    generate: Generate,
+    *,
+    env_ids: Sequence[int] | None = None,
+    pool: Executor | None = None,
+    value: Callable[[Episode, float], float] = final_progress,
+    **rules: Any,
+) -> Rollout:
+    """Plain GRPO: `num_candidates` independent trajectories of every environment; arguments as in `rollout_tree`.
+
+    Every sample of a trajectory carries its return, `value(episode, alpha)`. When one action cannot be scored the whole
+    trajectory is invalid.
+    """
+    rule = Rules(**rules)
+    episodes = _play_all(envs, generate, rule, range(rule.num_candidates), env_ids, pool)
+    for episode in episodes:
+        for sample in episode.samples:
+            sample.reward, sample.valid = value(episode, rule.alpha), episode.ended != "infra"
+    return Rollout(episodes)
+
+
+def _play_all(
+    envs: Sequence[Env], generate: Generate, rules: Rules, trajectories: Sequence[int | None],
+    env_ids: Sequence[int] | None, pool: Executor | None,
+) -> list[Episode]:  # fmt: skip
+    """Every environment once for each of `trajectories`; [None] is a tree."""
+    numbers = range(len(envs)) if env_ids is None else env_ids
+    if not len(set(numbers)) == len(numbers) == len(envs):
+        raise ValueError(f"env_ids: {len(envs)} distinct numbers expected, got {list(numbers)}")
+    players = [_play(env.copy(), i, rules, t) for i, env in zip(numbers, envs, strict=True) for t in trajectories]
+    candidates = rules.num_candidates if trajectories == [None] else 1
+    return drive(players, generate, candidates, pool, in_order=not any(env.simultaneous for env in envs))
+
+
+# ---------------------------------------------------------------------------------------------------- one environment
+
+
 @dataclass(frozen=True)
-class _Outcome:
+class _Branch:
     """What an answer leads to, tried on its own copy of the state."""
 
     env: Env
@@ -154,7 +159,7 @@ class _Outcome:
     valid: bool
 
 
-def _play(env: Env, env_id: int, rules: _Rules, trajectory: int | None = None) -> Player[Episode]:
+def _play(env: Env, env_id: int, rules: Rules, trajectory: int | None) -> Player[Episode]:
     """Play one environment: yields the requests of a stage, is sent the candidates for each, returns the episode.
 
     A stage is one agent when agents act in order, and all of them when they are simultaneous: then every prompt is
@@ -167,31 +172,25 @@ def _play(env: Env, env_id: int, rules: _Rules, trajectory: int | None = None) -
         episode.turns = turn + 1
         for agents in env.stages:
             prompts = [env.observe(agent) for agent in agents]
-            requests = [
-                Request(
-                    agent,
-                    rules.encode(agent, messages),
-                    rules.request_seed(env_id, turn, env.agents.index(agent), trajectory),
-                )
-                for agent, messages in zip(agents, prompts, strict=True)
-            ]
-            replies = yield requests  # sample: K candidates for each prompt
+            seeds = [rules.request_seed(env_id, turn, env.agents.index(agent), trajectory) for agent in agents]
+            requests = [Request(a, rules.encode(a, p), seed) for a, p, seed in zip(agents, prompts, seeds, strict=True)]
+            replies = yield requests  # sample K candidates for each prompt
             for messages, request, candidates in zip(prompts, requests, replies, strict=True):
                 if not candidates:
                     episode.ended = "prompt"
                     return episode
                 key = GroupKey(env_id, turn, request.agent)
-                branches = _try(env, key, request, candidates, rules, trajectory)
-                episode.samples += [sample for sample, _ in branches]
-                scored = [branch for branch in branches if branch[0].valid]
+                branches = _try(env, key, request, candidates, rules, trajectory)  # score each on its own copy
+                episode.samples += [sample for sample, _ in branches]  # all K are trained
+                scored = [pair for pair in branches if pair[0].valid]
                 if not scored:
                     episode.ended = "infra"
                     return episode
-                best, outcome = max(scored, key=lambda branch: branch[0].reward)  # commit it; ties: the first
+                best, branch = max(scored, key=lambda pair: pair[0].reward)  # ties: the first
                 best.committed = True
-                env = outcome.env  # the play goes on from here
+                env = branch.env  # commit: the next agent sees this state
                 episode.solved, episode.progress = env.solved, env.progress
-                episode.actions.append(Action(turn, request.agent, messages, outcome.text, outcome.reward))
+                episode.actions.append(Action(turn, request.agent, messages, branch.text, branch.reward))
                 if env.done:
                     episode.ended = "done"
                     return episode
@@ -199,36 +198,36 @@ def _play(env: Env, env_id: int, rules: _Rules, trajectory: int | None = None) -
 
 
 def _try(
-    env: Env, key: GroupKey, request: Request, candidates: Sequence[Completion], rules: _Rules, trajectory: int | None
-) -> list[tuple[Sample, _Outcome]]:
+    env: Env, key: GroupKey, request: Request, candidates: Sequence[Completion], rules: Rules, trajectory: int | None
+) -> list[tuple[Sample, _Branch]]:
     """Score all candidates, equal answers once. ValueError on log-probs that are not finite."""
-    known: dict[tuple[int, ...], _Outcome] = {}
+    known: dict[tuple[int, ...], _Branch] = {}
     branches = []
     for candidate in candidates:
         if not all(map(isfinite, candidate.logprobs)):
             raise ValueError(f"{key}: the engine returned a log-prob that is not finite: {candidate.logprobs}")
         ids = tuple(candidate.ids)
         if ids not in known:
-            known[ids] = _outcome(env.copy(), key, rules.decode(key.agent, candidate.ids))
-        outcome = known[ids]
+            known[ids] = _act(env.copy(), key, rules.decode(key.agent, candidate.ids))
+        branch = known[ids]
         sample = Sample(
             key=key,
             prompt_ids=request.prompt_ids,
             response_ids=candidate.ids,
             logprobs=candidate.logprobs,
-            reward=rules.mix(outcome.reward, rules.alpha),
-            valid=outcome.valid,
+            reward=rules.mix(branch.reward, rules.alpha),
+            valid=branch.valid,
             trajectory=trajectory,
-            team=outcome.reward.team,
-            local=outcome.reward.local,
+            team=branch.reward.team,
+            local=branch.reward.local,
             truncated=candidate.finish_reason == "length",
-            info=outcome.reward.info,
+            info=branch.reward.info,
         )
-        branches.append((sample, outcome))
+        branches.append((sample, branch))
     return branches
 
 
-def _outcome(twin: Env, key: GroupKey, text: str) -> _Outcome:
+def _act(twin: Env, key: GroupKey, text: str) -> _Branch:
     """Act on a copy of the state. ValueError on a reward that is not finite."""
     try:
         reward, valid = twin.step(key.agent, text), True
@@ -237,20 +236,7 @@ def _outcome(twin: Env, key: GroupKey, text: str) -> _Outcome:
     parts = [reward.team, reward.local, *reward.info.values()] if isinstance(reward, Reward) else [None]
     if not all(isinstance(part, Real) and isfinite(part) for part in parts):
         raise ValueError(f"{key}: {type(twin).__name__}.step returned {reward!r}, which is not finite or no Reward")
-    return _Outcome(twin, text, reward, valid)
-
-
-def _one_at_a_time(envs: Sequence[Env]) -> bool:
-    """A hint for the scheduler: whether only one agent of an environment has a request at a time."""
-    return not any(env.simultaneous for env in envs)
-
-
-def _env_ids(envs: Sequence[Env], env_ids: Sequence[int] | None) -> Sequence[int]:
-    if env_ids is None:
-        return range(len(envs))
-    if len(set(env_ids)) != len(envs):
-        raise ValueError(f"env_ids: {len(envs)} distinct numbers expected, got {list(env_ids)}")
-    return env_ids
+    return _Branch(twin, text, reward, valid)
 
 
 # --------------------------------------------------------------------------------------------------------- evaluation
@@ -275,25 +261,17 @@ def evaluate(
     envs: Sequence[Env],
     generate: Generate,
     *,
-    encode: Encode,
-    decode: Decode,
-    max_turns: int,
     samples: int = 1,
-    seed: Sequence[int] = (0,),
-    env_ids: Sequence[int] | None = None,
-    pool: Executor | None = None,
     gather: Callable[[Rollout], Rollout] = lambda result: result,
+    **options: Any,
 ) -> Evaluation:
     """`samples` chains for every environment: no candidate is chosen by its reward. Greedy at temperature 0.
 
-    `gather` turns this process's result into that of all processes. The standard error is over environments: the
-    spread of their pass rates / sqrt(n). A chain that could not be scored is left out. Raises RuntimeError when none
-    could be.
+    `options` as in `rollout_chains`. `gather` turns this process's result into that of all processes. The standard
+    error is over environments: the spread of their pass rates / sqrt(n). A chain that could not be scored is left out.
+    Raises RuntimeError when none could be.
     """
-    result = rollout_chains(
-        envs, generate, encode=encode, decode=decode, num_candidates=samples, max_turns=max_turns, seed=seed,
-        env_ids=env_ids, pool=pool,
-    )  # fmt: skip
+    result = rollout_chains(envs, generate, num_candidates=samples, **options)
     episodes = [episode for episode in gather(result).episodes if episode.ended != "infra"]
     if not episodes:
         raise RuntimeError("evaluation: not a single environment could be scored")

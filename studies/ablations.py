@@ -1,18 +1,24 @@
-"""Ablations: other ways to sample, reward or compare. None of this belongs to AT-GRPO or GRPO.
+"""What is compared with AT-GRPO and GRPO: other ways to sample, reward and group.
 
 `METHODS` has every combination of `--sampling`, `--grouping` and `--reward` that makes sense, with the rollout to run
-and the key of its groups.
+and the key of its groups. The rewards, for a candidate of a tree and for a whole trajectory of chains:
+
+    --reward     tree                                   chains
+    mixed        alpha * team + local (the paper)       the team's progress at the end, 1 exactly when solved
+    dense        the same                               the mean of alpha * team + local over the trajectory
+    outcome      1 if it solves the task, else 0        1 if solved, else 0
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 from envs import Env, Reward, mixed_reward
 from grouping import Sample, agent_turn_key, trajectory_key
-from rollout import Rollout, rollout_chains, rollout_tree
+from rollout import Episode, Rollout, rollout_chains, rollout_tree
 from sampling.requests import Generate
 
 
@@ -24,6 +30,11 @@ def agent_key(sample: Sample) -> Hashable:
 def turn_key(sample: Sample) -> Hashable:
     """All agents of a turn in one group, although their prompts differ."""
     return sample.key.env, sample.key.turn
+
+
+def place_key(sample: Sample) -> Hashable:
+    """Environment, turn and agent, as in a tree, but for chains, which saw different prompts there."""
+    return sample.key
 
 
 def prompt_key(sample: Sample) -> Hashable:
@@ -49,13 +60,28 @@ def outcome(reward: Reward, alpha: float) -> float:
     return float(reward.team >= 1)
 
 
+def solved(episode: Episode, alpha: float) -> float:
+    """1 for a trajectory that solves the task, else 0."""
+    return float(episode.solved)
+
+
+def mean_reward(episode: Episode, alpha: float) -> float:
+    """The mean of alpha * team + local over the actions of a trajectory."""
+    return fmean(mixed_reward(Reward(sample.team, sample.local), alpha) for sample in episode.samples)
+
+
+SOLVING, SOLVED = partial(rollout_tree, mix=outcome), partial(rollout_chains, value=solved)
 METHODS: dict[tuple[str, str, str], tuple[Callable[..., Rollout], Callable[[Sample], Hashable]]] = {
     ("tree", "agent_turn", "mixed"): (rollout_tree, agent_turn_key),  # AT-GRPO
+    ("tree", "agent_turn", "dense"): (rollout_tree, agent_turn_key),
+    ("tree", "agent_turn", "outcome"): (SOLVING, agent_turn_key),
     ("chains", "trajectory", "mixed"): (rollout_chains, trajectory_key),  # GRPO
+    ("chains", "trajectory", "dense"): (partial(rollout_chains, value=mean_reward), trajectory_key),
+    ("chains", "trajectory", "outcome"): (SOLVED, trajectory_key),
+    ("parallel", "agent_turn", "mixed"): (rollout_parallel, place_key),
     ("parallel", "prompt", "mixed"): (rollout_parallel, prompt_key),
     ("tree", "agent", "mixed"): (rollout_tree, agent_key),
     ("tree", "turn", "mixed"): (rollout_tree, turn_key),
-    ("tree", "agent_turn", "outcome"): (partial(rollout_tree, mix=outcome), agent_turn_key),
-    ("tree", "agent", "outcome"): (partial(rollout_tree, mix=outcome), agent_key),
-    ("tree", "turn", "outcome"): (partial(rollout_tree, mix=outcome), turn_key),
+    ("tree", "agent", "outcome"): (SOLVING, agent_key),
+    ("tree", "turn", "outcome"): (SOLVING, turn_key),
 }

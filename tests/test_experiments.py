@@ -25,9 +25,10 @@ from experiments import Plan
 from grouping import assign_advantages, group_samples
 from options import all_options, parse, parse_policies
 from prepare import task_of
-from records import rows
 from records.checkpoint import latest_checkpoint
 from rollout import rollout_tree
+from studies import rows
+from studies.ablations import METHODS as WAYS
 from studies.ablations import agent_key, outcome, prompt_key, rollout_parallel, turn_key
 from studies.results import BUDGETS, at_budget, collect, difference, equal_budgets, numbers, play_path, table
 from studies.rows import ABLATIONS, CLAIMS, METHODS, NOTES, ROLES, TRAININGS
@@ -494,6 +495,30 @@ def test_outcome_reward_counts_nothing_but_a_solved_task():
         play_toy(rollout_tree, lambda request, k: "nan", mix=outcome)
 
 
+@pytest.mark.parametrize(
+    ("reward", "tree", "chains"),
+    [
+        ("mixed", [0.1, 0.3, 2.2], [0.0, 0.0, 1.0]),
+        ("dense", [0.1, 0.3, 2.2], [0.2, 0.2, 1.3]),
+        ("outcome", [0.0, 0.0, 1.0], [0.0, 0.0, 1.0]),
+    ],
+)
+def test_the_rewards_of_trees_and_chains_by_hand(reward, tree, chains):
+    """Local rewards .1 .3 and .2; the third answer solves (team 1, alpha 2). Chains: 1 then 3, 3 then 1, 4 then 2!."""
+    found = play_toy(WAYS["tree", "agent_turn", reward][0], lambda request, k: ("1", "3", "2!")[k], alpha=2.0)
+    assert [sample.reward for sample in found.samples] == pytest.approx(tree)
+
+    def answers(request, k):
+        return ("13", "31", "42")[request.seed % 3][request.agent == "bob"] + "!" * (
+            request.seed % 3 == 2 and request.agent == "bob"
+        )
+
+    found = play_toy(WAYS["chains", "trajectory", reward][0], answers, alpha=2.0)
+    lengths, returns = [4, 4, 2], iter(found.samples)
+    for length, value in zip(lengths, chains, strict=True):
+        assert [next(returns).reward for _ in range(length)] == pytest.approx([value] * length)
+
+
 TINY = (
     "--device cpu --warm-start 20 --eval-envs 4 --envs-per-step 4 --num-candidates 4 --max-turns 2 --trees 0 "
     "--max-response-tokens 12"
@@ -516,7 +541,7 @@ def test_a_frozen_policy_keeps_every_bit_and_the_other_one_moves(tmp_path):
         ("--frozen shared", "--frozen shared"),
         ("--sampling tree --grouping prompt", "--sampling tree --grouping prompt"),
         ("--sampling chains --grouping agent_turn", "--sampling chains --grouping agent_turn"),
-        ("--sampling chains --grouping trajectory --reward outcome", "--reward outcome"),
+        ("--sampling parallel --grouping prompt --reward outcome", "--reward outcome"),
     ],
 )
 def test_alternatives_that_do_not_fit_are_refused(options, names, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from helpers import make_results
 
 pytest.importorskip("matplotlib", reason="the figure needs matplotlib (requirements-dev.txt)")
-from records import figure as module
+from studies import figure as module
 from studies.figure import COLOURS, LABEL, draw, figure, same_runs, spread
 
 DOCS = Path(__file__).parents[1] / "docs"
