@@ -24,9 +24,8 @@ from model.loading import load_model
 from model.lora import load_whole
 from model.policy import LogProbs, Policy, make_policy
 from options import Config, all_options, check_run_folder, parse, parse_policies, read_config
-from records.boards import LEVELS
 from records.checkpoint import latest_checkpoint, load_optimizers, read_state, save_checkpoint
-from records.log import Log, on_main, say
+from records.log import LEVELS, Log, on_main, say
 from records.parts import by_policy, part_of_run, sources_of
 from records.run_folder import locked, write_sealed
 from records.stop import Stop, Stopped, how_to_go_on, speaks
@@ -142,9 +141,10 @@ def set_up(config: Config, objective: UpdateConfig, world: World, stop: Stop) ->
     load = saved_models(checkpoint) if checkpoint else first_models(config, task, world)
     team = make_team(config, agents, world, load)
     save_bases(team.policies, folder)
+    solved = f"best of {config.num_candidates} solved" if config.sampling == "tree" else "solved"
     log = Log(
         folder, world, config.steps, agents, list(team.ranks_of), team.decode, config.trees,
-        lambda step, env: task.level(training_seed(config, step, env)), task.held_out_level, track,
+        lambda step, env: task.level(training_seed(config, step, env)), task.held_out_level, track, solved,
     )  # fmt: skip
     run = Run(config, objective, team, task, pool, log, stop=stop)
     log.say(f"{team.describe()}; agents act in the order {', '.join(agents)}")

@@ -76,7 +76,7 @@ def train(run: Run) -> None:
         sums = team.world.add_up
         row = {"step": step, "lr": learning_rate(config, step), **rollout_metrics(played, counts, sums)}
         report = due(config.report_every, step + 1)
-        log.step(row | team.world.merge(trained), clock.report(), played, example=report or step == 0)
+        log.step(row | team.world.merge(trained), clock.seconds(), played, example=report or step == 0)
         if report and step + 1 < config.steps:
             run.evaluate(step + 1)
         if due(config.save_every, step + 1) or step + 1 == config.steps:

@@ -114,7 +114,7 @@ def one_step(args: argparse.Namespace, team: Team, step: int) -> dict[str, float
     with clock("sync"):
         team.sync()
         world.barrier()
-    times = clock.report()
+    times = clock.seconds()
     sampled = world.add_up(sum(len(sample.response_ids) for sample in result.samples))
     raw = sampled + world.add_up(sum(len(sample.prompt_ids) for sample in result.samples))
     free, total = torch.cuda.mem_get_info() if torch.cuda.is_available() else (0, 0)
