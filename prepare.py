@@ -258,7 +258,7 @@ def make_team(config: Config, agents: Sequence[str], world: World, load: Load) -
     for name, model, tokenizer in models:
         policies[name] = make_policy(
             name, model, tokenizer, config.lr, world.device, meshes[name], config.gradient_checkpointing, config.fused,
-            config.adam_beta2, config.adam_eps, config.optimizer, adapted, roots.get(id(model)),
+            config.optimizer, roots.get(id(model)),
         )  # fmt: skip
         roots[id(model)] = policies[name].root
     firsts = [name for name in policies if ranks_of[name][0] == world.rank]  # each tokenizer travels once
@@ -312,7 +312,7 @@ def save_bases(policies: Mapping[str, Policy], run: Path) -> None:
     for name, policy in policies.items():
         if policy.adapted and not policy.model.name_or_path:
             folder = run / "bases" / name
-            policy.save_whole(folder, lora.merged_weights(policy.root, policy.model))
+            policy.save(folder, lora.merged_weights(policy.root, policy.model))
             policy.model.name_or_path = str(folder.resolve())
 
 

@@ -67,7 +67,7 @@ def train(run: Run) -> None:
         # Update: every policy is trained on its batch.
         trained: dict[str, float] = {}
         with clock("update"):
-            for name, policy in team.trained.items():
+            for name, policy in team.learners.items():
                 metrics = update(policy, batches[name], objective, seed=(config.seed, step))
                 trained |= {f"{name}/{metric}": value for metric, value in metrics.items()}
         with clock("sync"):
