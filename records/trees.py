@@ -132,7 +132,8 @@ def transcript(row: Row, limit: int = 4) -> str:
             best = f"best of {len(stage['candidates'])}" if len(stage["candidates"]) > 1 else "its answer"
             worth = f"team {half_up(chosen['team'])}, local {half_up(chosen['local'])}"
             lines += [f"[{stage['agent']}, {best}: {worth}]", chosen["text"].strip()]
-            board = row["boards"][stage["board"]] if "board" in stage else ""
-            lines += [board if isinstance(board, str) else with_arrows(board, chosen.get("way", ()))]
+            board, way = row["boards"][stage["board"]] if "board" in stage else "", chosen.get("way", ())
+            if len(way) > 1 or stage is episode["stages"][0]:
+                lines.append(board if isinstance(board, str) else with_arrows(board, way))
     lines.append(f"--- {len(episode['stages'])} actions, {'solved' if episode['solved'] else 'not solved'} ---")
     return "\n".join(line for line in lines if line)

@@ -71,7 +71,7 @@ def render_answer(answer: list) -> str:
 
 
 def with_arrows(picture: Sequence[str], way: Sequence[Cell]) -> str:
-    """A board with the way that an answer takes: ^ v < > in the free cells that it enters.
+    """A board with the way that an answer takes: ^ v < > in the cells that it enters.
 
     >>> print(with_arrows(["P.#", "..G"], [(0, 0), (0, 1), (1, 1), (1, 2)]))
     P > #
@@ -80,7 +80,7 @@ def with_arrows(picture: Sequence[str], way: Sequence[Cell]) -> str:
     cells = [list(row) for row in picture]
     arrows = dict(zip(MOVES.values(), "^v<>", strict=True))
     for (r, c), (row, column) in pairwise(way):
-        if cells[row][column] in ". ":
+        if cells[row][column] in ". $":
             cells[row][column] = arrows[row - r, column - c]
     return "\n".join(" ".join(row) for row in cells)
 
