@@ -28,12 +28,12 @@ from records.parts import part_of_run
 from records.reading import nearest_folder
 from rollout import Evaluation
 from sampling.team import Team
-from tasks.levels import HELD_OUT, Task
+from tasks.levels import HELD_OUT, Levels
 
 
 def load_team(
     source: str | Sequence[str], eval_data: str, engine: Sequence[str], options: Sequence[str]
-) -> tuple[str, Config, Task, Team]:
+) -> tuple[str, Config, Levels, Team]:
     """The team of a run (its own options; `options` must be empty), one model that plays every agent, or a list of
     POLICY=NAME as for `--model`.
 
@@ -64,7 +64,7 @@ def load_team(
     else:
         load = first_models(config, task, world)
     try:
-        team = make_team(config, task.held_out.agents, world, load)
+        team = make_team(config, task.held_out_env.agents, world, load)
     except ValueError as error:
         path = Path(given[0])
         hint = "" if len(given) > 1 or path.exists() else nearest_folder(path, "config.json")
@@ -126,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if arguments.merge:
             for policy in team.policies.values():
                 folder = Path(arguments.merge, policy.name if len(team.ranks_of) > 1 else "")
-                policy.save(folder, policy.weights(torch.float32))
+                policy.save_whole(folder, policy.weights(torch.float32))
         say(team.world, f"{config.task} ({config.workflow}), {name}: {summary}\n{report(result)}")
         team.world.close()
     except (ValueError, OSError, ImportError) as error:

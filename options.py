@@ -27,7 +27,7 @@ from records.reading import nearest_folder
 from records.run_folder import read_sealed
 from records.values import fits, in_words, nearest
 from studies.ablations import METHODS
-from tasks.levels import list_options
+from tasks.levels import TRAINING_LEVELS, list_options
 from tasks.registry import located
 from update import UpdateConfig
 
@@ -251,9 +251,9 @@ def parse(argv: Sequence[str] | None = None, training: bool = True) -> tuple[Con
     usual = asdict(Config())
     values |= {name: usual[name] for name in LEFT_OPEN if values[name] is None}
     check_ranges(values)
-    if arguments.steps * arguments.envs_per_step > LEVELS:
+    if arguments.steps * arguments.envs_per_step > TRAINING_LEVELS:
         raise ValueError(
-            f"--steps {arguments.steps} --envs-per-step {arguments.envs_per_step}: a seed has {LEVELS} training levels"
+            f"--steps {arguments.steps} --envs-per-step {arguments.envs_per_step}: a seed has {TRAINING_LEVELS} levels"
         )
     config = Config(**{option.name: values[option.name] for option in fields(Config)})
     objective = UpdateConfig(**{name: value for name, value in values.items() if name in asdict(UpdateConfig())})
@@ -281,7 +281,6 @@ def parse(argv: Sequence[str] | None = None, training: bool = True) -> tuple[Con
     return config, objective
 
 
-LEVELS = 2**24  # training levels of one seed: those of the next one follow (prepare.training_seed)
 RANGES: dict[str, tuple[float, float]] = {  # the least and the most that makes sense
     **dict.fromkeys(("max_turns", "epochs", "minibatches"), (1, 2**12)),
     **dict.fromkeys(("steps", "envs_per_step", "eval_envs", "max_response_tokens"), (1, 2**20)),

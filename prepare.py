@@ -24,8 +24,9 @@ from model.loading import load_model
 from model.lora import load_whole
 from model.policy import LogProbs, Policy, make_policy
 from options import Config, all_options, check_run_folder, parse, parse_policies, read_config
+from records.boards import LEVELS
 from records.checkpoint import latest_checkpoint, load_optimizers, read_state, save_checkpoint
-from records.log import LEVELS, Log, on_main, say
+from records.log import Log, on_main, say
 from records.parts import by_policy, part_of_run, sources_of
 from records.run_folder import locked, write_sealed
 from records.stop import Stop, Stopped, how_to_go_on, speaks
@@ -37,7 +38,7 @@ from sampling.team import Team
 from sampling.transformers_engine import TransformersEngine
 from sampling.vllm_engine import VllmEngine, import_ahead
 from tasks import code_grading, sandbox
-from tasks.levels import HELD_OUT_SEEDS, Task, make_task
+from tasks.levels import HELD_OUT_SEEDS, Levels, make_levels
 from tools.check import check
 from update import UpdateConfig
 
@@ -49,7 +50,7 @@ class Run:
     config: Config
     objective: UpdateConfig
     team: Team
-    task: Task
+    task: Levels
     pool: Executor | None  # threads that score, None where scoring is fast
     log: Log
     start: int = 0  # finished steps
@@ -128,23 +129,22 @@ def set_up(config: Config, objective: UpdateConfig, world: World, stop: Stop) ->
         if not fits(state.get("before"), float):
             raise ValueError(f"{checkpoint / 'state.json'}: 'before' has to be {in_words(float)}")
     task = task_of(config)
-    if config.task not in TASKS and (mistakes := check(task.training.copy, config.task)):
+    if config.task not in TASKS and (mistakes := check(task.training_env.copy, config.task)):
         raise ValueError(f"--task {config.task}: {mistakes[0]} (python -m tools.check {config.task} lists all)")
     done = state["step"] if checkpoint else 0
     track = on_main(world, lambda: make_tracker(config.track, folder, all_options(config, objective), done))
-    pool, agents = scoring_pool(config, task), task.training.agents
+    pool, agents = scoring_pool(config, task), task.training_env.agents
     check_references(config, task, world)
-    if config.warm_start and task.training.noisy_answer and not checkpoint:
+    if config.warm_start and task.training_env.noisy_answer and not checkpoint:
         say(world, f"warm start: {config.warm_start} steps of imitating noisy moves")
     if config.engine == "vllm":  # while the model is loaded and warmed up
         import_ahead(config.device)
     load = saved_models(checkpoint) if checkpoint else first_models(config, task, world)
     team = make_team(config, agents, world, load)
     save_bases(team.policies, folder)
-    solved = f"best of {config.num_candidates} solved" if config.sampling == "tree" else "solved"
     log = Log(
         folder, world, config.steps, agents, list(team.ranks_of), team.decode, config.trees,
-        lambda step, env: task.level(training_seed(config, step, env)), task.held_out_level, track, solved,
+        lambda step, i: task.training(config.seed, step, i, config.envs_per_step), task.held_out, track,
     )  # fmt: skip
     run = Run(config, objective, team, task, pool, log, stop=stop)
     log.say(f"{team.describe()}; agents act in the order {', '.join(agents)}")
@@ -163,22 +163,22 @@ def set_up(config: Config, objective: UpdateConfig, world: World, stop: Stop) ->
     return run
 
 
-def task_of(config: Config, training: bool = True) -> Task:
+def task_of(config: Config, training: bool = True) -> Levels:
     """The task of a run, or only its held-out levels."""
     defaults = tiny.BOARDS.get(config.task, {}) if "tiny" in by_policy(config.model).values() else {}
-    return make_task(
-        config.task, config.workflow, config.env_options, config.data, config.eval_data, defaults, training,
-        config.max_turns,
+    return make_levels(
+        config.task, config.workflow, config.env_options, config.data, config.eval_data, config.max_turns,
+        training=training, defaults=defaults,
     )  # fmt: skip
 
 
-def scoring_pool(config: Config, task: Task) -> Executor | None:
+def scoring_pool(config: Config, task: Levels) -> Executor | None:
     """Threads where scoring waits for other processes (programs, symbolic mathematics); None for plain board games."""
     try:
         sandbox.set_mode(config.sandbox)
     except RuntimeError as error:
         raise ValueError(f"--sandbox {config.sandbox}: {error}") from None
-    return ThreadPoolExecutor(threads()) if task.training.slow_scoring else None
+    return ThreadPoolExecutor(threads()) if task.training_env.slow_scoring else None
 
 
 def threads() -> int:
@@ -186,11 +186,11 @@ def threads() -> int:
     return max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
 
 
-def check_references(config: Config, task: Task, world: World) -> None:
+def check_references(config: Config, task: Levels, world: World) -> None:
     """Run the reference solutions that golden tests come from: one that fails ends the run before its first step."""
     if config.task != "code":
         return
-    sets = [problem for env in (task.training, task.held_out) for problem in env.problems or ()]
+    sets = [problem for env in (task.training_env, task.held_out_env) for problem in env.problems or ()]
     unknown = [problem for problem in dict.fromkeys(sets) if not problem.tests]
     if unknown:
         say(world, f"running {len(unknown)} reference solutions, whose results are the golden tests")
@@ -200,25 +200,20 @@ def check_references(config: Config, task: Task, world: World) -> None:
         raise ValueError(f"--sandbox {config.sandbox}: {error}") from None
 
 
-def first_prompt(config: Config, task: Task, team: Team) -> str:
-    agent, env = task.training.agents[0], task.level(training_seed(config, 0, 0))
+def first_prompt(config: Config, task: Levels, team: Team) -> str:
+    agent, env = task.training_env.agents[0], task.training(config.seed, 0, 0, config.envs_per_step)
     return team.decode_prompt(agent, team.encode(agent, env.observe(agent)))
 
 
-def training_seed(config: Config, step: int, env: int) -> int:
-    """The seed of environment `env` of a step: below 2**40, where no held-out level lies."""
-    return config.seed * 2**24 + step * config.envs_per_step + env
-
-
 def held_out(
-    config: Config, team: Team, task: Task, pool: Executor | None, samples: int = 1, temperature: float = 0.0,
+    config: Config, team: Team, task: Levels, pool: Executor | None, samples: int = 1, temperature: float = 0.0,
     top_p: float = 1.0,
 ) -> Evaluation:  # fmt: skip
     """Success on environments that training never sees, greedy by default."""
     numbers = task.held_out_numbers(config.eval_envs)
     ids = team.world.mine(numbers)
     return evaluate(
-        [task.held_out_level(number) for number in ids],
+        [task.held_out(number) for number in ids],
         team.sampler(temperature, top_p),
         encode=team.encode,
         decode=team.decode,
@@ -258,7 +253,7 @@ def make_team(config: Config, agents: Sequence[str], world: World, load: Load) -
     for name, model, tokenizer in models:
         policies[name] = make_policy(
             name, model, tokenizer, config.lr, world.device, meshes[name], config.gradient_checkpointing, config.fused,
-            config.optimizer, roots.get(id(model)),
+            config.adam_beta2, config.adam_eps, config.optimizer, adapted, roots.get(id(model)),
         )  # fmt: skip
         roots[id(model)] = policies[name].root
     firsts = [name for name in policies if ranks_of[name][0] == world.rank]  # each tokenizer travels once
@@ -312,18 +307,18 @@ def save_bases(policies: Mapping[str, Policy], run: Path) -> None:
     for name, policy in policies.items():
         if policy.adapted and not policy.model.name_or_path:
             folder = run / "bases" / name
-            policy.save(folder, lora.merged_weights(policy.root, policy.model))
+            policy.save_whole(folder, lora.merged_weights(policy.root, policy.model))
             policy.model.name_or_path = str(folder.resolve())
 
 
-def first_models(config: Config, task: Task, world: World) -> Load:
+def first_models(config: Config, task: Levels, world: World) -> Load:
     """How the policies start: as `--model` says, warm-started once for all that start from the same model.
 
     Policies of runs are not warm-started, and in a team with the tiny model only that one is: it alone has no idea of
     how to answer. All ranks call it. ValueError on a policy without a model, and on a run that is damaged or has no
     policy for these agents.
     """
-    policy_of = parse_policies(config.policies, task.training.agents)
+    policy_of = parse_policies(config.policies, task.training_env.agents)
     sources = sources_of(config.model, list(dict.fromkeys(policy_of.values())))
     parts = {source: part for source in sources.values() if (part := part_of_run(source))}
     for checkpoint in dict.fromkeys(part.checkpoint for part in parts.values()):
@@ -354,10 +349,10 @@ def first_models(config: Config, task: Task, world: World) -> Load:
     return load
 
 
-def warm_started(source: str, config: Config, task: Task, world: World) -> Loaded:
+def warm_started(source: str, config: Config, task: Levels, world: World) -> Loaded:
     """A model after imitating noisy moves, where the task has some. All ranks get the weights of rank 0."""
     model, tokenizer = tiny.build(config.seed) if source == "tiny" else load_whole(source)
-    if not task.training.noisy_answer:  # math and code: the tiny model only shows that everything runs
+    if not task.training_env.noisy_answer:  # math and code: the tiny model only shows that everything runs
         say(world, f"no warm start: {config.task} has no noisy answers to imitate; {source} starts as it is")
         return model, tokenizer
     device = "cpu" if source == "tiny" else config.device
@@ -365,7 +360,7 @@ def warm_started(source: str, config: Config, task: Task, world: World) -> Loade
         torch.set_float32_matmul_precision("high")  # noise is imitated: TF32 will do, and is several times as fast
         tiny.warm_start(
             make_policy("warm start", model, tokenizer, config.lr, device),
-            task.level,
+            task.warm,
             steps=config.warm_start,
             turns=config.max_turns,
             seed=config.seed,

@@ -22,7 +22,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from distributed.exchange import share_samples
 from grouping import assign_advantages, group_samples
 from options import Config
-from prepare import Run, started, training_seed
+from prepare import Run, started
 from records.metrics import Clock, groups_per_turn, rollout_metrics
 from studies.ablations import METHODS
 from update import update
@@ -39,7 +39,7 @@ def train(run: Run) -> None:
 
         # Sample, score, commit: K candidates answer one prompt at every agent and turn, and the best one goes on.
         ids = team.world.mine(range(config.envs_per_step))
-        envs = [task.level(training_seed(config, step, i)) for i in ids]
+        envs = [task.training(config.seed, step, i, config.envs_per_step) for i in ids]
         with clock("sample"):
             played = rollout(
                 envs,
@@ -67,7 +67,7 @@ def train(run: Run) -> None:
         # Update: every policy is trained on its batch.
         trained: dict[str, float] = {}
         with clock("update"):
-            for name, policy in team.learners.items():
+            for name, policy in team.trained.items():
                 metrics = update(policy, batches[name], objective, seed=(config.seed, step))
                 trained |= {f"{name}/{metric}": value for metric, value in metrics.items()}
         with clock("sync"):
@@ -76,7 +76,7 @@ def train(run: Run) -> None:
         sums = team.world.add_up
         row = {"step": step, "lr": learning_rate(config, step), **rollout_metrics(played, counts, sums)}
         report = due(config.report_every, step + 1)
-        log.step(row | team.world.merge(trained), clock.seconds(), played, example=report or step == 0)
+        log.step(row | team.world.merge(trained), clock.report(), played, example=report or step == 0)
         if report and step + 1 < config.steps:
             run.evaluate(step + 1)
         if due(config.save_every, step + 1) or step + 1 == config.steps:

@@ -54,9 +54,9 @@ def share_between(groups: list[list[float]]) -> tuple[float, float]:
 def main() -> None:
     config, _ = parse(["--workflow", "single", "--max-turns", "4", "--seed", str(SEED), "--device", "cpu"])
     task, world = task_of(config), World()
-    team = make_team(config, task.training.agents, world, first_models(config, task, world))
+    team = make_team(config, task.training_env.agents, world, first_models(config, task, world))
     generate = team.sampler(1.0)
-    boards = [(n, task.held_out_level(n)) for n in range(BOARDS)]
+    boards = [(n, task.held_out(n)) for n in range(BOARDS)]
     parts = [share_between(returns_by_first_answer(board, n, generate, team, config.max_turns)) for n, board in boards]
     between, within = (fmean(values) for values in zip(*parts, strict=True))
     print(f"{BOARDS} boards, {K} first answers, {K} continuations of each: {between / (between + within):.0%} of the")

@@ -8,9 +8,11 @@ default run.
 
 import sys
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tasks.boards import MOVES
+from tasks.levels import make_levels
 from tasks.plan_path import PlanPath
 
 
@@ -27,5 +29,6 @@ def solves(env: PlanPath, steps: int = 64) -> bool:
 
 if __name__ == "__main__":
     for size, blocks in ((4, 0.25), (5, 0.25), (6, 0.12), (10, 0.22)):
-        boards = [PlanPath("single", rows=size, cols=size, blocks=blocks).reset(2**41 + i) for i in range(200)]
+        levels = make_levels("plan_path", "single", [f"rows={size}", f"cols={size}", f"blocks={blocks}"])
+        boards: list[Any] = [levels.held_out(number) for number in levels.held_out_numbers(200)]
         print(f"{size}x{size}, {blocks:.0%} blocked: {sum(map(solves, boards)) / len(boards):.3f}")

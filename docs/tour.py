@@ -93,12 +93,12 @@ def replay(run: Path) -> Tour:
     config, objective = parse(argv)
     start = run / "checkpoints" / "step-000000"
     task = task_of(config)
-    team = make_team(config, task.training.agents, World(), lambda name: load_model(str(start / name)))
+    team = make_team(config, task.training_env.agents, World(), lambda name: load_model(str(start / name)))
     ids = range(config.envs_per_step)
 
     def sample(method: Any) -> Rollout:
         return method(
-            [task.level(i) for i in ids],
+            [task.training(0, 0, i, 0) for i in ids],
             team.sampler(objective.temperature),
             encode=team.encode,
             decode=team.decode,
@@ -110,7 +110,7 @@ def replay(run: Path) -> Tour:
     result = sample(rollout_tree)
     assign_advantages(group_samples(result.samples))
     written = [json.loads(line) for line in (run / "trees.jsonl").read_text().splitlines()]
-    again = json.loads(json.dumps(tree_rows(result, 0, team.decode, config.trees, task.level)))
+    again = json.loads(json.dumps(tree_rows(result, 0, team.decode, config.trees, lambda i: task.training(0, 0, i, 0))))
     assert again == [tree for tree in written if tree["step"] == 0], "step 0 made again differs from the record"
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return Tour(config, objective, team, result, sample(rollout_chains), rows, again)
@@ -166,7 +166,7 @@ def question_blocks(tour: Tour) -> dict[str, str]:
     committed = [sample for sample in samples if sample.committed]
     twins = []
     for sample in (s for s in tied if s.reward == max(t.reward for t in tied)):
-        env = task_of(tour.config).level(ENV)
+        env = task_of(tour.config).training(0, 0, ENV, 0)
         for action in tour.result.episodes[ENV].actions[:2]:
             env.step(action.agent, action.text)
         env.step("tool_user", tour.text(sample))

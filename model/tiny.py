@@ -25,7 +25,7 @@ from transformers import (
 from envs import Env
 from grouping import GroupKey, Sample
 from model.attention import packed
-from model.chat import WITHOUT_SYSTEM, encode
+from model.loading import WITHOUT_SYSTEM
 from model.logprobs import token_logprobs
 from model.packing import micro_batches, pack_samples
 from model.policy import Policy
@@ -33,7 +33,6 @@ from model.policy import Policy
 GOOD = 0.1  # share of good moves in the noise that is imitated
 PACK = 16384  # tokens in one forward pass of the warm start
 WARM_LEVELS = 12  # in one step of the warm start
-WARM_SEEDS = 3 * 2**40  # levels of the warm start: never those of training or evaluation
 
 SPECIAL = ["<|pad|>", "<|unknown|>", "<|user|>", "<|assistant|>", "<|end|>"]
 TEMPLATE = WITHOUT_SYSTEM + (
@@ -136,7 +135,7 @@ def build(seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 def warm_start(
     policy: Policy, level: Callable[[int], Env], *, steps: int, turns: int, seed: int, lr: float = 3e-3
 ) -> float:
-    """Imitate noisy answers (a share of GOOD is good) on fresh levels, `level(seed)`.
+    """Imitate noisy answers (a share of GOOD is good) on fresh levels, `level(number)`.
 
     Returns the last cross-entropy, nats a token.
     """
@@ -147,12 +146,10 @@ def warm_start(
         for _ in range(steps):
             samples = []
             for _ in range(WARM_LEVELS):
-                env = level(int(rng.integers(2**31)) + WARM_SEEDS)
+                env = level(int(rng.integers(2**31)))
                 for agent, messages, text in noisy_examples(env, rng, turns):
                     ids = [*policy.tokenizer(text, add_special_tokens=False).input_ids, end]
-                    samples.append(
-                        Sample(GroupKey(0, 0, agent), encode(policy.tokenizer, messages), ids, [0.0] * len(ids), 0.0)
-                    )
+                    samples.append(Sample(GroupKey(0, 0, agent), policy.encode(messages), ids, [0.0] * len(ids), 0.0))
             tokens = sum(len(sample.response_ids) for sample in samples)
             loss = torch.zeros((), device=policy.device)
             for shared in micro_batches([[sample] for sample in samples], PACK):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
-from typing import TypeVar
+from itertools import groupby
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,6 +21,7 @@ Cell = tuple[int, int]  # (row, column), origin top left
 
 MAX_ANSWER = 10_000  # characters of an answer that are read
 MAX_MOVES = 200  # moves of a plan that are read
+MAX_SIZE = 1000  # rows or columns of a board
 
 
 def parse_answer(text: str) -> list | None:
@@ -68,21 +68,6 @@ def render_answer(answer: list) -> str:
         + ", ".join(render_answer(part) if isinstance(part, list) else str(part) for part in answer[:MAX_MOVES])
         + "]"
     )
-
-
-def with_arrows(picture: Sequence[str], way: Sequence[Cell]) -> str:
-    """A board with the way that an answer takes: ^ v < > in the cells that it enters.
-
-    >>> print(with_arrows(["P.#", "..G"], [(0, 0), (0, 1), (1, 1), (1, 2)]))
-    P > #
-    . v G
-    """
-    cells = [list(row) for row in picture]
-    arrows = dict(zip(MOVES.values(), "^v<>", strict=True))
-    for (r, c), (row, column) in pairwise(way):
-        if cells[row][column] in ". $":
-            cells[row][column] = arrows[row - r, column - c]
-    return "\n".join(" ".join(row) for row in cells)
 
 
 def parse_moves(answer: list) -> list[str | None]:
@@ -143,8 +128,7 @@ class Board(Env):
         workflows = {"mas": ("tool_user", "planner"), "single": ("planner",)}
         if workflow not in workflows:
             raise ValueError(f"workflow={workflow!r}: a board task has {' or '.join(workflows)}")
-        if tool not in ("direct", "python"):
-            raise ValueError(f"tool={tool!r}: choose 'direct' or 'python'")
+        self.choose("tool", tool, "direct", "python")
         self.agents = workflows[workflow]
         self.tool, self.slow_scoring = tool, tool == "python"  # a program is worth a thread of its own
         self.fixed = False  # True for a level given as text
@@ -158,6 +142,19 @@ class Board(Env):
     def render(self) -> str:
         """The board as text."""
         return self._describe()
+
+    @staticmethod
+    def check(name: str, value: Any, low: float, high: float) -> None:
+        """ValueError unless an option lies between these numbers, and is a whole one if they are."""
+        numbers = (int,) if isinstance(high, int) else (int, float)
+        if type(value) not in numbers or not low <= value <= high:
+            raise ValueError(f"{name}={value!r}: choose {low} to {high}")
+
+    @staticmethod
+    def choose(name: str, value: Any, *words: str) -> None:
+        """ValueError unless an option is one of these words."""
+        if value not in words:
+            raise ValueError(f"{name}={value!r}: choose {' or '.join(words)}")
 
     def _generate(self, rng: np.random.Generator) -> None:
         raise NotImplementedError
@@ -185,7 +182,7 @@ class Board(Env):
     def _load(self) -> None:
         """Set the state to the start of the current level; subclasses extend it."""
         self.done = self.solved = False
-        self.proposal, self.note, self.best, self.way = None, FIRST_TURN, 0.0, ()
+        self.proposal, self.note, self.best = None, FIRST_TURN, 0.0
         self.program = self.result = ""
 
     def _new_high(self, potential: float) -> float:
@@ -249,9 +246,7 @@ class Board(Env):
             self.program, self.result = f"The tool user's program:\n{told}", f"Your last program:\n{told}"
         else:
             answer = parse_answer(text)
-        twin = self.copy()
-        outcome = twin._apply(answer or [])
-        self.way = twin.way
+        outcome = self.copy()._apply(answer or [])
         self.proposal = None if answer is None else render_answer(answer)
         if self.tool == "direct":
             readable, ran = answer is not None, answer is not None and outcome.legal

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.boards import MAX_MOVES, MOVES, Board, Cell, Outcome, parse_moves
+from tasks.boards import MAX_MOVES, MAX_SIZE, MOVES, Board, Cell, Outcome, parse_moves
 
 
 class PlanPath(Board):
@@ -39,16 +39,12 @@ class PlanPath(Board):
         planner_sees: str = "board",
     ):
         super().__init__(workflow, tool)
-        if rows < 1 or cols < 1 or rows * cols < 2:
-            raise ValueError(f"rows={rows}, cols={cols}: a board needs at least two cells")
-        if not 0 <= blocks <= 0.6:
-            raise ValueError(f"blocks={blocks}: choose a share between 0 and 0.6")
-        if not 1 <= max_moves <= MAX_MOVES:
-            raise ValueError(f"max_moves={max_moves}: choose 1 to {MAX_MOVES}")
-        if view not in ("grid", "cells"):
-            raise ValueError(f"view={view!r}: choose 'grid' or 'cells'")
-        if planner_sees not in ("board", "near"):
-            raise ValueError(f"planner_sees={planner_sees!r}: choose 'board' or 'near'")
+        self.check("rows", rows, 1, MAX_SIZE)
+        self.check("cols", cols, 1, MAX_SIZE)
+        self.check("blocks", blocks, 0.0, 0.6)
+        self.check("max_moves", max_moves, 1, MAX_MOVES)
+        self.choose("view", view, "grid", "cells")
+        self.choose("planner_sees", planner_sees, "board", "near")
         self.rows, self.cols, self.blocks, self.max_moves, self.view = rows, cols, blocks, max_moves, view
         self.planner_sees = planner_sees
         self.RULES = (
@@ -120,7 +116,6 @@ class PlanPath(Board):
 
     def _apply(self, answer: list) -> Outcome:
         moves, before, bumps = parse_moves(answer), self.distance[self.position], 0
-        self.way = (self.position,)
         for move in moves[: self.max_moves]:
             step = MOVES.get(move or "", (0, 0))
             there = (self.position[0] + step[0], self.position[1] + step[1])
@@ -128,7 +123,6 @@ class PlanPath(Board):
                 bumps += 1
                 continue
             self.position = there
-            self.way += (there,)
             if there == self.goal:
                 self.done = self.solved = True
                 break
@@ -165,14 +159,16 @@ class PlanPath(Board):
         towards = f"{abs(down)} {'down' if down > 0 else 'up'} {abs(right)} {'right' if right > 0 else 'left'}"
         return f"walls {walls} {here} goal {towards}"
 
-    def picture(self) -> list[str]:
-        letters = dict.fromkeys(self.walls, "#") | {self.goal: "G", self.position: "P"}
-        return ["".join(letters.get((r, c), ".") for c in range(self.cols)) for r in range(self.rows)]
-
     def render(self) -> str:
         """The board as a drawing, whatever `view` the agents have."""
         (r, c), goal = self.position, self.goal
-        grid = "\n".join(" ".join(row) for row in self.picture())
+        grid = "\n".join(
+            " ".join(
+                "P" if (i, j) == (r, c) else "G" if (i, j) == goal else "#" if (i, j) in self.walls else "."
+                for j in range(self.cols)
+            )
+            for i in range(self.rows)
+        )
         return (
             f"Board (P you, G goal, # blocked, . free):\n{grid}\n"
             f"You are at ({r},{c}), the goal is at ({goal[0]},{goal[1]}). {self.note}"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.boards import MAX_MOVES, MOVES, Board, Cell, Outcome, parse_moves
+from tasks.boards import MAX_MOVES, MAX_SIZE, MOVES, Board, Cell, Outcome, parse_moves
 
 WALLS = 0.25  # share of inner cells that a generated Sokoban level blocks
 MAX_POSITIONS = 300_000  # positions of one Sokoban level that are searched: about 8 s and 100 MB
@@ -44,12 +44,10 @@ class Sokoban(Board):
         max_moves: int = MAX_MOVES,
     ):
         super().__init__(workflow, tool)
-        if boxes < 1:
-            raise ValueError(f"boxes={boxes}: a level without boxes has nothing to do, choose 1 or more")
-        if rows < 1 or cols < 1:
-            raise ValueError(f"rows={rows}, cols={cols}: choose sizes of 1 or more")
-        if not 1 <= max_moves <= MAX_MOVES:
-            raise ValueError(f"max_moves={max_moves}: choose 1 to {MAX_MOVES}")
+        self.check("rows", rows, 1, MAX_SIZE)
+        self.check("cols", cols, 1, MAX_SIZE)
+        self.check("boxes", boxes, 1, MAX_SIZE)
+        self.check("max_moves", max_moves, 1, MAX_MOVES)
         self.rows, self.cols, self.num_boxes, self.max_moves = rows, cols, boxes, max_moves
         width = cols + 2
         self.shifts = {"U": -width, "D": width, "L": -1, "R": 1}
@@ -176,7 +174,6 @@ class Sokoban(Board):
 
     def _apply(self, answer: list) -> Outcome:
         moves, bumps = parse_moves(answer), 0
-        places = [self.player]
         for move in moves[: self.max_moves]:
             shift = self.shifts.get(move or "", 0)
             there = _shift(self.player, shift)
@@ -185,14 +182,11 @@ class Sokoban(Board):
                 bumps += 1
                 continue
             self.player = there
-            places.append(there)
             if there & self.boxes:
                 self.boxes ^= there | behind
             if self.boxes == self.goals:
                 self.done = self.solved = True
                 break
-        spots = {bit: cell for cell, bit in self.cells.items()}
-        self.way = tuple(spots[place] for place in places)
         pushes, at_start = self._pushes(self.boxes, self.player), self._pushes(*self.start)
         share = self._new_high(0.0 if pushes is None or not at_start else 1 - pushes / at_start)
         legal = bool(moves) and not bumps and len(moves) <= self.max_moves
@@ -223,21 +217,18 @@ class Sokoban(Board):
                     queue.append((there, first or move))
         return None
 
-    def picture(self) -> list[str]:
+    def _describe(self, agent: str = "") -> str:
         symbols = {(0, 0, 0): " ", (0, 0, 1): ".", (1, 0, 0): "$", (1, 0, 1): "*", (0, 1, 0): "@", (0, 1, 1): "+"}
         drawing = [""] * self.rows
         for (r, _), bit in self.cells.items():
             box, player, goal = (int(bool(bit & mask)) for mask in (self.boxes, self.player, self.goals))
             drawing[r] += symbols[box, player, goal] if bit & self.floor else "#"
-        return drawing
-
-    def _describe(self, agent: str = "") -> str:
         named = {"You are": self.player, "boxes": self.boxes, "goals": self.goals}
         places = ", ".join(
             f"{name} at {' '.join(f'({r},{c})' for (r, c), bit in self.cells.items() if bit & mask)}"
             for name, mask in named.items()
         )
-        return "\n".join(["Board:", *self.picture(), f"{places}. {self.note}"])
+        return "\n".join(["Board:", *drawing, f"{places}. {self.note}"])
 
 
 def _shift(mask: int, by: int) -> int:

@@ -40,8 +40,7 @@ class Sudoku(Board):
         if size not in SUDOKU_BOXES:
             raise ValueError(f"size={size}: choose one of {', '.join(map(str, SUDOKU_BOXES))}")
         self.size, self.blanks = size, size * size // 2 if blanks is None else blanks
-        if not 1 <= self.blanks <= size * size * 5 // 8:
-            raise ValueError(f"blanks={blanks}: choose 1 to {size * size * 5 // 8} for size {size}")
+        self.check("blanks", self.blanks, 1, size * size * 5 // 8)
         height, width = SUDOKU_BOXES[size]
         self.RULES = (
             f"Sudoku, {size} rows and {size} columns. Every row, every column and every box of {height} rows and "
@@ -114,10 +113,6 @@ class Sudoku(Board):
             for clue, right in zip(self.clues, self.solution, strict=True)
         ]
         return [cells[i : i + n] for i in range(0, n * n, n)]
-
-    def picture(self) -> list[str]:
-        n = self.size
-        return ["".join(map(str, self.grid[i : i + n])).replace("0", ".") for i in range(0, n * n, n)]
 
     def _describe(self, agent: str = "") -> str:
         n = self.size

@@ -18,7 +18,6 @@ from pathlib import Path
 from statistics import fmean
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
 from helpers import tables
 
@@ -26,6 +25,7 @@ from distributed.world import place
 from options import parse, parse_policies
 from prepare import task_of
 from records import metrics
+from studies.results import BUDGETS, at_budget
 from tools import fetch, play
 
 ROOT = Path(__file__).parent.parent
@@ -251,7 +251,7 @@ def check_training(argv, ranks):
         assert config.eval_data
         agents = {"math": ("reasoner", "tool_user"), "code": ("coder", "tester")}[config.task]
     else:
-        agents = task_of(config).training.agents
+        agents = task_of(config).training_env.agents
     names = list(dict.fromkeys(parse_policies(config.policies, agents).values()))
     ranks_of = place(names, ranks, config.ranks)
     assert set().union(*ranks_of.values()) == set(range(ranks))
@@ -290,7 +290,7 @@ def test_the_tables_of_memory_and_time_are_those_of_the_script():
 
 def test_the_number_of_responses_on_the_page():
     config, _ = parse(read(ROOT / "recipes" / "plan_path_8b.args").split())
-    factors = (config.envs_per_step, len(task_of(config).training.agents), config.max_turns, config.num_candidates)
+    factors = (config.envs_per_step, len(task_of(config).training_env.agents), config.max_turns, config.num_candidates)
     assert f"{' * '.join(map(str, factors))} = {math.prod(factors)} responses" in read(ROOT / "docs" / "reproduce.md")
     assert estimate.step_seconds(0, 1, 1, math.inf) == math.prod(factors)
 
@@ -393,9 +393,13 @@ def test_the_methods_with_a_real_model_are_what_was_recorded(gpu, measured):
     (table,) = [table for table in tables(gpu) if table[0][1:2] == ["22,389 candidates"]]
     for row, *cells in table[1:]:
         mine = [run for run in runs if run["row"] == row]
-        columns = [list(zip(*run["curve"], strict=True)) for run in mine]  # step, success, candidates, tokens, seconds
-        costs = ((2, 22389), (4, 243.6))
-        assert cells == [f"{fmean(np.interp(at, run[kind], run[1]) for run in columns):.3f}" for kind, at in costs]
+        spent = [zip(*(point[2:] for point in run["curve"]), strict=True) for run in mine]
+        costly = [
+            {"curve": [point[:3] for point in run["curve"]], "spent": dict(zip(BUDGETS, columns, strict=True))}
+            for run, columns in zip(mine, spent, strict=True)
+        ]
+        costs = (("candidates", 22389), ("seconds", 243.6))
+        assert cells == [f"{fmean(at_budget(run, *cost) for run in costly):.3f}" for cost in costs]
 
 
 def test_steps_on_gpus_are_what_was_recorded(gpu, measured):

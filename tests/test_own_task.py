@@ -1,8 +1,8 @@
 """A class of one's own on the command lines: from any folder, with data, with max_turns, in every command."""
 
 import json
-from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +10,7 @@ import evaluate
 import experiments
 import train
 from options import parse
-from tasks.levels import list_options, make_task, parse_pairs
+from tasks.levels import list_options, make_levels, parse_pairs
 from tools import check
 
 QUIZ = '''
@@ -121,14 +121,8 @@ def test_held_out_problems_are_never_training_problems(folder):
 
 
 def test_data_that_nobody_can_compare_are_refused(folder):
-    for problems in ("_hidden", "problems = [7]\n        self.other"):
-        (folder / f"quiz{len(problems)}.py").write_text(
-            QUIZ.replace("self.problems", f"self.{problems}", 1).replace(
-                "problems[seed % len(self.problems)]", "question_of(seed)"
-            )
-        )
-        message = refused(folder, "--task", f"{folder}/quiz{len(problems)}.py:Quiz", *task(folder)[2:])
-        assert "needs the attribute `problems`" in message
+    (folder / "other.py").write_text(QUIZ.replace("self.problems", "self.hidden"))
+    assert "needs `problems`" in refused(folder, "--task", f"{folder}/other.py:Quiz", *task(folder)[2:])
 
 
 def test_data_for_a_class_that_takes_none_and_a_fixed_set_without_data_are_refused(folder):
@@ -138,23 +132,68 @@ def test_data_for_a_class_that_takes_none_and_a_fixed_set_without_data_are_refus
     free, plain = (f"{folder}/{name}.py:Quiz" for name in ("free", "plain"))
     assert "its constructor takes no `data`" in refused(folder, "--task", free, *task(folder)[2:])
     assert "its constructor takes no `data`" in refused(folder, "--task", free, "--eval-data", "x.jsonl")
-    assert "let its constructor take `data`" in refused(folder, "--task", plain)
-    assert make_task(free, "mas", max_turns=5).training.max_turns == 5
+    assert "its constructor takes no `data`" in refused(folder, "--task", plain)
+    assert make_levels(free, max_turns=5).training_env.max_turns == 5
 
 
 def test_options_are_read_from_the_signature(folder):
-    name = f"{folder}/quiz.py:Quiz"
-    assert list_options(name) == "hint=none weight=1"
-    assert parse_pairs(name, ["hint=5", "weight=0.5"]) == {"hint": "5", "weight": 0.5}
-    for pair, words in (
-        ("weigth=2", "(did you mean weight?); it has hint=none weight=1"),
-        ("weight=much", "weight has to be a number"),
-        ("max_turns=3", "(there is --max-turns)"),
-        ("data=x", "(there is --data)"),
-    ):
-        with pytest.raises(ValueError) as error:  # noqa: PT011
-            parse_pairs(name, [pair])
-        assert words in str(error.value)
+    quiz = f"{folder}/quiz.py:Quiz"
+    assert list_options(quiz) == "hint=none weight=1"
+    assert parse_pairs(quiz, ["hint=5", "weight=0.5"]) == {"hint": "5", "weight": 0.5}  # text stays text
+    assert parse_pairs("sudoku", ["blanks=None", "size=4"]) == {"blanks": None, "size": 4}
+
+
+@pytest.mark.parametrize(
+    ("name", "pair", "words"),
+    [
+        ("plan_path", "hieght=4", "plan_path has tool=direct rows=10 cols=10 blocks=0.22"),
+        ("plan_path", "rows", "not KEY=VALUE"),
+        ("plan_path", "workflow=single", "plan_path has tool=direct"),
+        ("plan_path", "rows=true", "not a value like 10"),
+        ("plan_path", "rows=", "not a value like 10"),
+        ("plan_path", "rows=3.5", "rows=3.5"),
+        ("plan_path", "rows=[3]", "rows=[3]"),
+        ("plan_path", "rows=True", "rows=True"),
+        ("plan_path", "rows=1000000000000", "rows=1000000000000"),
+        ("plan_path", "blocks=1e999", "blocks=inf"),
+        ("plan_path", "blocks=0.9", "blocks=0.9"),
+        ("plan_path", "view=cell", "view='cell'"),
+        ("sokoban", "boxes=0", "boxes=0"),
+        ("sokoban", "max_moves=201", "max_moves=201"),
+        ("sudoku", "rows=4", "sudoku has tool=direct size=4 blanks=None"),
+        ("sudoku", "blanks=x", "blanks='x'"),
+        ("sudoku", "size=5", "size=5"),
+        ("math", "self=1", "math has split=train"),
+        ("quiz", "weigth=2", "hint=none weight=1"),
+        ("quiz", "weight=much", "not a value like 1"),
+        ("quiz", "max_turns=3", "hint=none weight=1"),
+    ],
+)
+def test_a_wrong_task_option_is_explained(folder, name, pair, words):
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        make_levels(task(folder)[1] if name == "quiz" else name, env_options=[pair])
+    assert words in str(error.value)
+
+
+def test_all_problems_or_200_levels_are_evaluated_unless_told_otherwise(folder):
+    board = make_levels("plan_path")
+    assert [len(board.held_out_numbers(n)) for n in (0, 3, 500)] == [200, 3, 500]
+    quiz = make_levels(task(folder)[1], eval_data=task(folder)[-1], training=False)
+    assert [len(quiz.held_out_numbers(n)) for n in (0, 2, 500)] == [3, 2, 3]
+
+
+def test_no_two_ranges_of_seeds_meet():
+    """(seed of the run, step, number) of the levels at the ends of each range."""
+    levels = make_levels("plan_path")
+    seen: list[int] = []
+    for env in (levels.training_env, levels.held_out_env):
+        env.copy = lambda env=env: SimpleNamespace(reset=lambda seed: seen.append(seed))
+    levels.training(0, 0, 0, 64)
+    levels.training(3, 10, 5, 64)
+    levels.training(2**16 - 1, 2**18 - 1, 63, 64)  # the last level of the last seed
+    levels.held_out(0)
+    levels.warm(0)
+    assert seen == [0, 3 * 2**24 + 645, 2**40 - 1, 2**41, 3 * 2**40]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +203,7 @@ def test_options_are_read_from_the_signature(folder):
         ("--task sokoban --model gpt2", "rows=6 cols=6 boxes=1 max_moves=200"),
         ("--task=plan_path", "tool=direct rows=6 cols=6 blocks=0.12 max_moves=8 view=cells\n  planner_sees=board"),
         ("--task {}/quiz.py:Quiz", "  hint=none weight=1"),
-        ("--task math", "  split=train config=null timeout=10.0"),
+        ("--task math", "  split=train config=None timeout=10.0"),
     ],
 )
 def test_help_lists_the_options_of_a_task(folder, capsys, options, words):
@@ -190,16 +229,18 @@ def test_a_run_folder_is_named_after_the_class(folder):
 
 
 def test_the_experiments_of_another_task_are_the_rows_that_it_has(folder):
-    own = Namespace(quick=True, tables=["methods", "roles"], seeds=None, steps=None, output_dir=None)
-    plan = experiments.make_plan(own, [*task(folder), "--env-options", "weight=2"])
+    plan, _ = experiments.parse(["--quick", *task(folder), "--env-options", "weight=2"])
     assert plan.folder == Path("runs/experiments-Quiz-quick")
-    labels = [row.label for rows in plan.tables.values() for row in rows]
+    labels = [row.label for row in plan.rows]
     assert "MAS + GRPO" in labels
     assert not [label for label in labels if "single" in label or "roles" in label]
-    options = next(iter(plan.runs.values()))
+    options = plan.jobs[0].options
     assert options[options.index("--env-options") :][:2] == ["--env-options", "weight=2"]
     config, _ = parse(options)
     assert (config.task, config.data) == (f"{folder}/quiz.py:Quiz", f"{folder}/train.jsonl")
+    whole, board = (experiments.parse(argv)[0] for argv in (["--quick"], ["--quick", "--task", "sudoku"]))
+    assert [row.label for row in board.rows] == [row.label for row in whole.rows]
+    assert "--task" not in whole.jobs[0].options
 
 
 def test_a_file_that_raises_is_named_with_its_line(folder):

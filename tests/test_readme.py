@@ -99,7 +99,7 @@ def test_every_command_parses(readme):
             assert config.data, argv
             assert config.eval_data, argv
         else:
-            parse_policies(config.policies, task_of(config).training.agents)
+            parse_policies(config.policies, task_of(config).training_env.agents)
     assert set(re.findall(r"python -m tasks\.play (\w+)", readme)) <= set(envs.TASKS)
 
 

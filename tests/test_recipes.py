@@ -75,7 +75,7 @@ def environment(config, tmp_path):
         path = tmp_path / "data.jsonl"
         path.write_text(json.dumps(rows[0]), encoding="utf-8")
         config.data = config.eval_data = str(path)
-    return task_of(config, training=False).held_out
+    return task_of(config, training=False).held_out_env
 
 
 @pytest.mark.parametrize("row", ROWS)
@@ -133,7 +133,7 @@ def test_a_recipe_is_the_setting_of_the_paper(base):
     if task in ("math", "code"):
         assert config.eval_envs > 674, "all of OlympiadBench, the largest evaluation set"
         return
-    env = task_of(config).training
+    env = task_of(config).training_env
     assert env.tool == "python"
     *names, expected = {"plan_path": ("rows", "cols", 10), "sokoban": ("rows", "cols", 6), "sudoku": ("size", 4)}[task]
     assert {getattr(env, name) for name in names} == {expected}
@@ -144,7 +144,7 @@ def test_recipes_of_mathematics_read_aime():
     config, _ = parse(words("math_1.7b", ()))
     for name in ("aime24", "aime25", "olympiadbench"):
         config.eval_data = str(Path(os.environ["AT_GRPO_DATA"]) / f"{name}.jsonl")
-        env = task_of(config, training=False).held_out
+        env = task_of(config, training=False).held_out_env
         assert len(env.problems) >= 30
         assert env.agents == ("reasoner", "tool_user")
 

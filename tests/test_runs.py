@@ -22,9 +22,12 @@ from ranks import run_ranks
 import evaluate
 import report
 import train
+from distributed.world import World
 from envs import Reward
 from options import BY_MODEL, RANGES, make_parser, parse, shown
 from records.checkpoint import cut_log, latest_checkpoint, read_state, save_checkpoint
+from records.log import Log
+from records.metrics import step_line
 from records.reading import nearest_folder
 from records.run_folder import locked, read_sealed, write_sealed
 from records.stop import Stop, Stopped, how_to_go_on
@@ -32,8 +35,6 @@ from records.values import fits, in_words, nearest
 from rollout import rollout_chains, rollout_tree
 from sampling.requests import Completion, Request
 from sampling.transformers_engine import TransformersEngine, choose
-from tasks.levels import make_task, parse_pairs
-from tasks.math_env import MathEnv
 
 ROOT = Path(__file__).parent.parent
 SMALL = (
@@ -115,65 +116,6 @@ def test_a_seed_has_so_many_levels():
 def test_numbers_of_an_evaluation_are_checked(three, option, values):
     for value in values:
         assert option in refuses(evaluate.main, three, f"{option}={value}")
-
-
-@pytest.mark.parametrize(
-    ("task", "pair", "parts"),
-    [
-        ("plan_path", "hieght=4", ["plan_path has no such option", "rows=10 cols=10 blocks=0.22", "tool=direct"]),
-        ("plan_path", "colls=4", ["did you mean cols?"]),
-        ("plan_path", "size=4", ["it has tool=direct rows=10"]),
-        ("sudoku", "rows=4", ["size=4 blanks=null"]),
-        ("plan_path", "rows=abc", ["rows has to be a whole number"]),
-        ("plan_path", "rows=3.5", ["rows has to be a whole number"]),
-        ("plan_path", "rows=true", ["rows has to be a whole number"]),
-        ("plan_path", "rows=", ["rows has to be a whole number"]),
-        ("plan_path", "rows=[3]", ["rows has to be a whole number"]),
-        ("plan_path", "rows=1e12", ["rows has to be a whole number"]),
-        ("plan_path", "rows=1000000000000", ["at most 1e+09"]),
-        ("plan_path", "blocks=many", ["blocks has to be a number"]),
-        ("plan_path", "blocks=NaN", ["blocks has to be a number"]),
-        ("plan_path", "blocks=Infinity", ["blocks has to be a number"]),
-        ("sudoku", "blanks=x", ["blanks has to be a whole number or null"]),
-        ("plan_path", "workflow=single", ["no such option"]),
-        ("math", "data=x.jsonl", ["no such option"]),
-        ("math", "self=1", ["no such option"]),
-        ("plan_path", "rows", ["write KEY=VALUE"]),
-    ],
-)
-def test_a_wrong_task_option_is_explained(task, pair, parts):
-    with pytest.raises(ValueError, match="--env-options") as error:
-        parse_pairs(task, [pair])
-    for part in (pair, *parts):
-        assert part in str(error.value)
-
-
-def test_task_options_are_read_as_the_task_wants_them():
-    assert parse_pairs("plan_path", ["rows=3", "blocks=0", "view=cells"]) == {"rows": 3, "blocks": 0, "view": "cells"}
-    assert parse_pairs("sudoku", ["blanks=null"]) == {"blanks": None}
-    assert parse_pairs("math", ["config=null", "split=12", "timeout=2"]) == {
-        "config": None, "split": "12", "timeout": 2,
-    }  # fmt: skip
-    with pytest.raises(ValueError, match="rows is given twice"):
-        parse_pairs("plan_path", ["rows=3", "rows=3"])
-
-
-@pytest.mark.parametrize("option", ["--data", "--eval-data"])
-@pytest.mark.parametrize("task", ["plan_path", "sokoban", "sudoku"])
-def test_data_for_a_task_without_data_is_refused(tmp_path, task, option):
-    message = refuses(train.main, "--task", task, option, "x.jsonl", "--output-dir", tmp_path / "run")
-    assert f"{option} x.jsonl: --task {task}" in message
-
-
-def test_a_class_with_a_data_parameter_takes_data(tmp_path, monkeypatch):
-    """What decides is the signature of the class, not its name."""
-    monkeypatch.setitem(__import__("envs").TASKS, "mine", "tasks.math_env:MathEnv")
-    for n in (1, 2):
-        (tmp_path / f"{n}.jsonl").write_text(json.dumps({"question": f"{n} + 1?", "answer": str(n + 1)}))
-    made = make_task("mine", "single", data=str(tmp_path / "1.jsonl"), eval_data=str(tmp_path / "2.jsonl"))
-    assert isinstance(made.training, MathEnv)
-    with pytest.raises(ValueError, match="--task mine needs --data"):
-        make_task("mine", "single")
 
 
 def test_kinds_of_values():
@@ -654,6 +596,17 @@ def test_the_command_that_goes_on_is_whole(tmp_path, monkeypatch):
 # ---------------------------------------------------------- console
 
 
+@pytest.mark.parametrize(("agents", "policies"), [(1, 1), (2, 2), (3, 3), (5, 1), (9, 9)])
+def test_step_lines_fit_in_80_columns(agents, policies):
+    names = [f"reasoner_{i}" for i in range(agents)]
+    row = {"step": 12344, "solved": 0.5, "groups/dead_share": 1.0, "turns": 12.25}
+    row |= {f"{name}/reward": 1.25 + i / 10 for i, name in enumerate(names)} | {f"{n}/entropy": 0.5 for n in names}
+    line = step_line(row, 12345, tuple(names), names[:policies], 1234.56)
+    assert len(line) <= 80, line
+    assert line.startswith("step 12345/12345 solved 0.50 reward 1.25")
+    assert "-" in step_line({k: v for k, v in row.items() if "entropy" not in k}, 9, ("a",), ["p"], 1.0)
+
+
 def test_a_redirected_console_has_whole_lines_in_order_and_no_bar(tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
@@ -678,6 +631,15 @@ def test_a_redirected_console_has_whole_lines_in_order_and_no_bar(tmp_path):
     assert places == sorted(places)
     assert lines[-2].endswith(f"python evaluate.py {tmp_path / 'run'}")
     assert lines[-1].startswith("held-out success ")
+
+
+def test_only_the_main_rank_has_a_bar_and_only_on_a_terminal(tmp_path, monkeypatch):
+    hidden = []
+    monkeypatch.setattr("records.log.tqdm", lambda *args, **options: hidden.append(options["disable"]) or args[0])
+    for rank in (0, 1):
+        log = Log(tmp_path, World(rank=rank), 3, [], [], lambda agent, ids: "", 0, None, None)
+        assert list(log.progress(1)) == [1, 2]
+    assert hidden == [None, True]  # None: tqdm itself looks whether there is a terminal
 
 
 def test_every_log_is_on_disk_before_the_checkpoint_counts(tmp_path, monkeypatch):
@@ -716,16 +678,6 @@ def test_an_engine_can_be_chosen_for_a_run_and_nothing_else(three, monkeypatch):
     assert "--engine-sleep" in refuses(evaluate.main, three, "--engine-sleep")
     with pytest.raises(SystemExit):
         evaluate.main([str(three), "--engine", "magic"])
-
-
-def test_all_problems_or_200_levels_are_evaluated_unless_told_otherwise(tmp_path):
-    board = make_task("plan_path", "mas")
-    assert [len(board.held_out_numbers(n)) for n in (0, 3, 500)] == [200, 3, 500]
-    (tmp_path / "problems.jsonl").write_text(
-        "".join(json.dumps({"question": f"{n} + 1?", "answer": str(n + 1)}) + "\n" for n in range(250))
-    )
-    problems = make_task("math", "single", eval_data=str(tmp_path / "problems.jsonl"), training=False)
-    assert [len(problems.held_out_numbers(n)) for n in (0, 3, 500)] == [250, 3, 250]
 
 
 def test_top_p_samples_from_the_likeliest_tokens_only():

@@ -162,7 +162,7 @@ def test_in_a_mixed_team_boards_and_warm_start_are_for_tiny(tmp_path, other, mon
     monkeypatch.setattr(tiny, "warm_start", lambda policy, *_, **options: warmed.append(policy.model.config))
     config, _ = parse([*RUN, *WARM, "--model", "tool_user=tiny", f"planner={other}"])
     task = prepare.task_of(config)
-    assert task.training.rows == tiny.BOARDS["plan_path"]["rows"]
+    assert task.training_env.rows == tiny.BOARDS["plan_path"]["rows"]
     load = prepare.first_models(config, task, World())
     assert [model.hidden_size for model in warmed] == [64]
     assert [load(name)[0].config.hidden_size for name in ROLES] == [64, 32]
@@ -390,9 +390,9 @@ def test_boards_of_the_tiny_model_stay_without_it_and_others_with_it(shared, tmp
 
     small = edited("small", env_options=[])
     large = edited("large", env_options=[], model=["org/chat"])
-    assert prepare.task_of(parse(["--model", str(small)])[0]).training.rows == 6
+    assert prepare.task_of(parse(["--model", str(small)])[0]).training_env.rows == 6
     mixed, _ = parse(["--model", "tool_user=tiny", f"planner={large}"])
-    assert prepare.task_of(mixed).training.rows == 10
+    assert prepare.task_of(mixed).training_env.rows == 10
     with pytest.raises(ValueError, match=r"--env-options rows=6, .*large with --env-options rows=10; say") as error:
         parse(["--model", f"tool_user={small}", f"planner={large}"])
     assert str(small) in str(error.value)

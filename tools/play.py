@@ -161,7 +161,7 @@ def load(given: argparse.Namespace) -> tuple[Env, Ask, int]:
             raise ValueError(f"--team {given.team}: the prompt is too long for the model")
         return [team.decode(agent, reply.ids) for reply in replies]
 
-    return task.held_out_level(given.seed), ask, config.max_turns
+    return task.held_out(given.seed), ask, config.max_turns
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
