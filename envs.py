@@ -61,6 +61,7 @@ class Env(ABC):
     done: bool = False  # nothing more to do: solved, or ended by the rules of the task
     solved: bool = False  # the task itself succeeded: running out of turns, or agreeing on something wrong, is not that
     problems: Sequence[Any] | None = None  # a fixed set, each with a `question`; None: every seed is a level of its own
+    way: Sequence[tuple[int, int]] = ()  # cells (row, column) through which the last answer leads, for pictures
     slow_scoring: bool = False  # `step` waits for other processes, so that threads can score side by side
     noisy_answer: Callable[[np.random.Generator, float], str] | None = None
     """A method `noisy_answer(rng, good)` that a warm start imitates: an answer in the right format, good with this
@@ -85,6 +86,10 @@ class Env(ABC):
     def render(self) -> str:
         """The state as plain text for people, "" if there is nothing to draw. No agent sees it."""
         return ""
+
+    def picture(self) -> list[str]:
+        """The same as rows of one character a cell, if it is a board: then the report can draw it."""
+        return []
 
     @property
     def stages(self) -> Sequence[tuple[str, ...]]:

@@ -126,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if arguments.merge:
             for policy in team.policies.values():
                 folder = Path(arguments.merge, policy.name if len(team.ranks_of) > 1 else "")
-                policy.save_whole(folder, policy.weights(torch.float32))
+                policy.save(folder, policy.weights(torch.float32))
         say(team.world, f"{config.task} ({config.workflow}), {name}: {summary}\n{report(result)}")
         team.world.close()
     except (ValueError, OSError, ImportError) as error:

@@ -24,9 +24,8 @@ from model.loading import load_model
 from model.lora import load_whole
 from model.policy import LogProbs, Policy, make_policy
 from options import Config, all_options, check_run_folder, parse, parse_policies, read_config
-from records.boards import LEVELS
 from records.checkpoint import latest_checkpoint, load_optimizers, read_state, save_checkpoint
-from records.log import Log, on_main, say
+from records.log import LEVELS, Log, on_main, say
 from records.parts import by_policy, part_of_run, sources_of
 from records.run_folder import locked, write_sealed
 from records.stop import Stop, Stopped, how_to_go_on, speaks
@@ -142,9 +141,10 @@ def set_up(config: Config, objective: UpdateConfig, world: World, stop: Stop) ->
     load = saved_models(checkpoint) if checkpoint else first_models(config, task, world)
     team = make_team(config, agents, world, load)
     save_bases(team.policies, folder)
+    solved = f"best of {config.num_candidates} solved" if config.sampling == "tree" else "solved"
     log = Log(
         folder, world, config.steps, agents, list(team.ranks_of), team.decode, config.trees,
-        lambda step, i: task.training(config.seed, step, i, config.envs_per_step), task.held_out, track,
+        lambda step, i: task.training(config.seed, step, i, config.envs_per_step), task.held_out, track, solved,
     )  # fmt: skip
     run = Run(config, objective, team, task, pool, log, stop=stop)
     log.say(f"{team.describe()}; agents act in the order {', '.join(agents)}")
@@ -253,7 +253,7 @@ def make_team(config: Config, agents: Sequence[str], world: World, load: Load) -
     for name, model, tokenizer in models:
         policies[name] = make_policy(
             name, model, tokenizer, config.lr, world.device, meshes[name], config.gradient_checkpointing, config.fused,
-            config.adam_beta2, config.adam_eps, config.optimizer, adapted, roots.get(id(model)),
+            config.optimizer, roots.get(id(model)),
         )  # fmt: skip
         roots[id(model)] = policies[name].root
     firsts = [name for name in policies if ranks_of[name][0] == world.rank]  # each tokenizer travels once
@@ -307,7 +307,7 @@ def save_bases(policies: Mapping[str, Policy], run: Path) -> None:
     for name, policy in policies.items():
         if policy.adapted and not policy.model.name_or_path:
             folder = run / "bases" / name
-            policy.save_whole(folder, lora.merged_weights(policy.root, policy.model))
+            policy.save(folder, lora.merged_weights(policy.root, policy.model))
             policy.model.name_or_path = str(folder.resolve())
 
 

@@ -1,40 +1,232 @@
-"""One self-contained HTML page of a run: learning curves, groups, boards, and the tree of candidates itself.
+"""One self-contained HTML page of a run: the tree of candidates, board by board, and its learning curves.
 
     python report.py runs/NAME                        writes runs/NAME/report.html; open it in any browser
     python report.py runs/NAME --output page.html
     python report.py runs/A runs/B ...                their curves in one page, runs/comparison.html
 
-It also works during the run.
+It also works during the run. `records/page.html` is the page without its data: it draws what this file chooses, loads
+nothing from anywhere, and sets every text that a model wrote as text, never as HTML.
 """
 
 from __future__ import annotations
 
 import argparse
+import html
+import json
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
+from typing import Any
 
-from records.command import parse_args
-from records.compare import comparison
-from records.page import page, read_run
+from records.console import half_up, say
+from records.reading import read_log, read_object
+from records.run_folder import write_text
+
+Row = dict[str, Any]
+TEMPLATE = Path(__file__).parent / "records" / "page.html"
+POINTS = 1000  # of a curve
+TREE_BYTES = 6_500_000  # of trees.jsonl in one page, which then opens in a second
+# What the page needs of each file, by an example: "*" are all other keys, "way?" may be missing, () holds a text or a
+# list, ... is a number or a list.
+CANDIDATE = {
+    "text": "", "tokens": 0, "team": 0, "local": 0, "reward": 0, "advantage": 0, "truncated": True, "committed": True,
+    "valid": True, "info": {"*": 0}, "board?": 0, "way?": [[0]],
+}  # fmt: skip
+STAGE = {"turn": 0, "agent": "", "prompt": [0], "board?": 0, "candidates": [CANDIDATE]}
+TREE = {
+    "step": 0, "env": 0, "messages": [{"role": "", "content": ""}], "boards": [("", [""])],
+    "episodes": [{"ended": "", "solved": True, "stages": [STAGE]}],
+}  # fmt: skip
+NEEDED = {
+    "config.json": {
+        "task": "", "workflow": "", "model": [""], "sampling": "", "num_candidates": 0, "max_turns": 0, "steps": 0,
+        "envs_per_step": 0, "alpha": 0, "normalize": "",
+    },
+    "run.json": {"sessions": [{"command": "", "date": "", "versions": {"*": ""}}]},
+    "metrics.jsonl": {"step": 0, "*": ...},
+    "timing.jsonl": {"step": 0, "*": ...},
+    "evaluations.jsonl": {"step": 0, "success": 0, "se": 0, "n": 0, "formats": {"*": 0}},
+    "trees.jsonl": TREE,
+    "boards.jsonl": TREE,
+}  # fmt: skip
+CHARTS = (  # title, what it says, its metrics ("/reward": that of every agent), whether it is a share of 1
+    ("Success", "Held-out: one greedy chain a level, bars are ±1 standard error. Training: the best of K at every "
+     "action (chains: as sampled).", ("held-out", "training"), True),
+    ("Reward", "alpha · team + local, mean over all candidates of an agent.", ("/reward",), False),
+    ("Team reward", "What the actions are worth to the task.", ("/team",), True),
+    ("Held-out format", "Share of held-out answers that could be read.", ("/held-out format",), True),
+    ("Groups without a signal", "Share of groups whose K rewards are all equal: they teach nothing. Many are fine once "
+     "most levels are solved.", ("groups/dead_share",), True),
+    ("Turns", "Mean turns that an environment took in training.", ("turns",), False),
+    ("Entropy", "Nats a token. Near 0 with little solved: always the same answer.", ("/entropy",), False),
+    ("Log-prob gap", "Mean |engine - trainer| in nats a token. Above 0.1 the engine samples from other weights.",
+     ("/logprob_gap",), False),
+    ("Gradient norm", "Before clipping.", ("/grad_norm",), False),
+    ("Response length", "Tokens, mean over candidates.", ("/length",), False),
+    ("Truncated responses", "Share cut off by --max-response-tokens.", ("/truncated",), True),
+    ("Seconds a step", "Wall clock, and its largest parts.", ("step_s", "sample_s", "update_s"), False),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The files of a run folder. Everything but the options and the metrics may be empty."""
+
+    name: str
+    config: Row
+    sessions: list[Row]
+    rows: list[Row]  # of metrics, timing and evaluations, with the steps that were done then (from 1 in training)
+    trees: list[Row]
+    boards: list[Row]
+
+    @property
+    def steps(self) -> str:
+        done = sum("training" in row for row in self.rows)
+        return f"{done} of {self.config['steps']} steps"
+
+
+def read_run(folder: Path) -> Saved:
+    """ValueError naming the file when the folder holds no run, no step was finished yet, or something is of another
+    kind than train.py writes.
+    """
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"{folder} holds no run (no config.json): give the --output-dir of train.py")
+    found: dict[str, list[Row]] = {}
+    for name, needed in NEEDED.items():
+        path = folder / name
+        read = read_log if path.suffix == ".jsonl" else lambda path: [read_object(path)]
+        found[path.stem] = [
+            as_needed(row, needed, f"{path}, row {number}")
+            for number, row in enumerate(read(path) if path.exists() else (), 1)
+        ]
+    if not found["metrics"]:
+        raise ValueError(f"{folder / 'metrics.jsonl'} has no finished step yet: wait for the first one")
+    trees = found["trees"]
+    if steps := list(dict.fromkeys(row["step"] for row in trees)):  # every n-th one and the last
+        kept = {*steps[:: (folder / "trees.jsonl").stat().st_size // TREE_BYTES + 1], steps[-1]}
+        trees = [row for row in trees if row["step"] in kept]
+    sessions = [session for row in found["run"] for session in row["sessions"]]
+    rows = [{**row, "step": row["step"] + 1} for row in found["metrics"] + found["timing"]]
+    rows = [{**row, "training": row["solved"]} if "solved" in row else row for row in rows]
+    for row in found["evaluations"]:
+        formats = {f"{agent}/held-out format": share for agent, share in row["formats"].items()}
+        rows.append({"step": row["step"], "held-out": row["success"], "se": row["se"], "n": row["n"], **formats})
+    return Saved(folder.resolve().name, found["config"][0], sessions, rows, trees, found["boards"])
+
+
+def as_needed(value: Any, needed: Any, place: str) -> Any:
+    """`value` if it has all that `needed` has, of the same kinds. ValueError naming the place if not."""
+    if isinstance(needed, tuple):
+        as_needed(value, needed[isinstance(value, list)], place)
+    elif isinstance(needed, dict) and isinstance(value, dict):
+        for name in (*needed, *(value if "*" in needed else ())):
+            if (key := name.rstrip("?")) in value:
+                as_needed(value[key], needed.get(name, needed.get("*")), f"{place}, {key}")
+            elif name == key != "*":
+                raise ValueError(f"{place}: {name} is missing")
+    elif isinstance(needed, list) and isinstance(value, list):
+        for item in value:
+            as_needed(item, needed[0], place)
+    else:
+        kinds = {int: (int, float), type(...): (int, float, list)}.get(type(needed), type(needed))
+        too_large = isinstance(value, int) and abs(value) > 2**53
+        if not isinstance(value, kinds) or too_large or (needed == 0 and not isfinite(value)):
+            raise ValueError(f"{place}: {str(value)[:40]!r} is not what train.py writes")
+    return value
+
+
+# -------------------------------------------------------------------------------------------------------------- drawing
+
+
+def lines(rows: Iterable[Row], metrics: Sequence[str], prefix: str = "") -> list[Row]:
+    """The curves of a chart: one for each agent, policy or file that has such a metric. No number is a gap."""
+    rows = list(rows)
+    found = []
+    names = dict.fromkeys(name for row in rows for name in row)
+    for name in (name for name in names if {name, "/" + name.rpartition("/")[2]} & set(metrics)):
+        known = [row for row in rows if isinstance(row.get(name), (int, float))]
+        known = [*known[: -1 : len(known) // POINTS + 1], *known[-1:]]
+        line: Row = {"name": prefix + (name.rpartition("/")[0] or name), "x": [row["step"] for row in known]}
+        line["y"] = [row[name] if isfinite(row[name]) else None for row in known]
+        if name == "held-out":
+            line["error"] = [row["se"] for row in known]
+        found.append(line)
+    return found
+
+
+def facts(run: Saved) -> list[tuple[str, str]]:
+    """What stands above the tree."""
+    config, tested = run.config, [row for row in run.rows if "held-out" in row]
+    found = [
+        ("Task", f"{config['task']} ({config['workflow']})"),
+        ("Sampling", f"{config['sampling']}, K = {config['num_candidates']}, at most {config['max_turns']} turns"),
+        ("Model", " ".join(config["model"])),
+        ("Training", f"{run.steps}, {config['envs_per_step']} environments each"),
+    ]
+    if tested:
+        values = " → ".join(half_up(row["held-out"], 3) for row in (tested[0], tested[-1])[-len(tested) :])
+        found.append(("Held-out success", f"{values} (n = {tested[-1]['n']}, se {half_up(tested[-1]['se'], 3)})"))
+    for session in run.sessions:
+        versions = ", ".join(f"{name} {number}" for name, number in session["versions"].items())
+        found += [("Command", session["command"]), ("Date", f"{session['date']}, {versions}")]
+    return found
+
+
+def overlay(runs: Sequence[Saved], names: Sequence[str]) -> list[tuple[str, str]]:
+    """What stands above the curves of several runs: what each of them is, and the options that differ."""
+    found = [
+        (name, f"{run.config['task']} ({run.config['workflow']}), {run.steps}")
+        for name, run in zip(names, runs, strict=True)
+    ]
+    for option in dict.fromkeys(option for run in runs for option in run.config if option != "output_dir"):
+        values = [str(run.config.get(option)) for run in runs]
+        if len(set(values)) > 1:
+            found.append((option, " | ".join(values)))
+    return found
+
+
+def page(runs: Sequence[Saved]) -> str:
+    """The whole page. Several runs share the charts, one line a run (or a run and role); trees are those of one."""
+    several, first = len(runs) > 1, runs[0]
+    folders = [run.name for run in runs]
+    names = [f"{name} ({i})" if folders.count(name) > 1 else name for i, name in enumerate(folders, 1)]
+    charts = []
+    for title, note, metrics, share in CHARTS:
+        labelled = zip(runs, names if several else [""], strict=True)
+        series = [line for run, name in labelled for line in lines(run.rows, metrics, f"{name} ".lstrip())]
+        if series:
+            charts.append({"title": title, "note": note, "share": share, "series": series})
+    trees = {"training": first.trees, "held-out": first.boards}
+    data = {
+        "facts": overlay(runs, names) if several else facts(first),
+        "charts": charts,
+        "sets": {name: rows for name, rows in trees.items() if rows and not several},
+        "alpha": first.config["alpha"],
+        "normalize": first.config["normalize"],
+    }
+    # without any `<` in it, so nothing that a model wrote can end the block
+    block = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    parts = {"TITLE": html.escape(" · ".join(names)), "DATA": block}
+    return re.sub(r"\{\{(TITLE|DATA)\}\}", lambda match: parts[match[1]], TEMPLATE.read_text(encoding="utf-8"))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="folders that train.py wrote")
     parser.add_argument("--output", type=Path, metavar="FILE", help="where to write (default: as above)")
-    arguments = parse_args(parser, argv)
-    first = arguments.runs[0]
+    given = parser.parse_args(argv)
+    several, first = len(given.runs) > 1, given.runs[0]
+    output = given.output or (first.resolve().parent / "comparison.html" if several else first / "report.html")
     try:
-        runs = [read_run(folder) for folder in arguments.runs]
-        several = len(runs) > 1
-        output = arguments.output or (first.resolve().parent / "comparison.html" if several else first / "report.html")
-        output.write_text(comparison(runs) if several else page(runs[0]), encoding="utf-8")
+        runs = [read_run(folder) for folder in given.runs]
+        write_text(output, page(runs))  # in one step: a link of this name is replaced, what it leads to stays as it is
     except (ValueError, OSError) as error:
         sys.exit(f"report.py: error: {error}")
-    steps, trees = sum(len(run.metrics) for run in runs), sum(len(run.trees) for run in runs)
-    of = f"{len(runs)} runs, {steps} steps" if several else f"{steps} steps, {trees} recorded trees"
-    print(f"{output}: {of}, {output.stat().st_size / 1e6:.1f} MB")
+    trees = sum(len(run.trees) for run in runs)
+    say(f"{output}: {', '.join(run.steps for run in runs)}, {trees} trees, {output.stat().st_size / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def train(run: Run) -> None:
         # Update: every policy is trained on its batch.
         trained: dict[str, float] = {}
         with clock("update"):
-            for name, policy in team.trained.items():
+            for name, policy in team.learners.items():
                 metrics = update(policy, batches[name], objective, seed=(config.seed, step))
                 trained |= {f"{name}/{metric}": value for metric, value in metrics.items()}
         with clock("sync"):
@@ -76,7 +76,7 @@ def train(run: Run) -> None:
         sums = team.world.add_up
         row = {"step": step, "lr": learning_rate(config, step), **rollout_metrics(played, counts, sums)}
         report = due(config.report_every, step + 1)
-        log.step(row | team.world.merge(trained), clock.report(), played, example=report or step == 0)
+        log.step(row | team.world.merge(trained), clock.seconds(), played, example=report or step == 0)
         if report and step + 1 < config.steps:
             run.evaluate(step + 1)
         if due(config.save_every, step + 1) or step + 1 == config.steps:

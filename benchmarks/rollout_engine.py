@@ -34,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.shapes import SHAPES, random_model
 from envs import make_env
 from model import tiny
+from model.chat import decode
 from model.policy import Policy, make_policy
 from rollout import rollout_tree
 from sampling.requests import Generate, Request, Stream
@@ -142,7 +143,7 @@ def generate(engine: VllmEngine, policy: Policy, requests: list[Request], n: int
     """With text, as a rollout needs it."""
     replies = [completion for row in engine(requests, n) for completion in row]
     for completion in replies:
-        policy.decode(completion.ids)
+        decode(policy.tokenizer, completion.ids)
     return sum(len(completion.ids) for completion in replies)
 
 

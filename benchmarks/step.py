@@ -82,7 +82,7 @@ def build_team(args: argparse.Namespace, world: World) -> Team:
     config = Config(
         policies=[args.policies], engine=args.engine, engine_memory=args.memory, engine_sleep=args.sleep,
         max_response_tokens=args.max_tokens, lr=1e-6, gradient_checkpointing=args.ckpt, fused=args.fused,
-        adam_beta2=0.999, adam_eps=1e-8, optimizer=args.optimizer, adapter=args.adapter, lora_rank=args.lora_rank,
+        optimizer=args.optimizer, adapter=args.adapter, lora_rank=args.lora_rank,
     )  # fmt: skip
     build = partial(build_model, args, world.device)
     if args.adapter == "lora":
@@ -107,14 +107,14 @@ def one_step(args: argparse.Namespace, team: Team, step: int) -> dict[str, float
     with clock("exchange"):
         batches = share_samples(world, team.training, team.policy_of, result.samples, MINIBATCHES, (0, step))
     with clock("update"):
-        for name, policy in team.trained.items():
+        for name, policy in team.learners.items():
             config = UpdateConfig(minibatches=MINIBATCHES, micro_batch_tokens=args.pack)
             metrics = update(policy, batches[name], config, (0, step))
         world.barrier()
     with clock("sync"):
         team.sync()
         world.barrier()
-    times = clock.report()
+    times = clock.seconds()
     sampled = world.add_up(sum(len(sample.response_ids) for sample in result.samples))
     raw = sampled + world.add_up(sum(len(sample.prompt_ids) for sample in result.samples))
     free, total = torch.cuda.mem_get_info() if torch.cuda.is_available() else (0, 0)

@@ -120,10 +120,10 @@ def share_samples(
 
 
 def gather_episodes(world: World, result: Rollout, whole: Collection[int] = ()) -> Rollout:
-    """All ranks' episodes by environment; prompts and texts stay behind, and samples but of environments in `whole`."""
+    """All ranks' episodes by environment; of those not in `whole` prompts, texts and samples stay behind."""
     for episode in result.episodes if world.size > 1 else ():
-        for action in episode.actions:
-            action.messages, action.text = [], ""
         if episode.env not in whole:
             episode.samples = []
+            for action in episode.actions:
+                action.messages, action.text = [], ""
     return Rollout(sorted(chain.from_iterable(world.gather(result.episodes)), key=lambda episode: episode.env))

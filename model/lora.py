@@ -10,7 +10,7 @@ import copy
 import json
 import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +25,7 @@ from model.loading import load_model, refusing
 ALPHA = 32  # scale = ALPHA / rank, so that the best learning rate hardly depends on the rank
 FASTER = 10.0  # default learning rate over that of full weights: few numbers move, and B starts at 0
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-
-
-def import_peft() -> Any:
-    """ImportError with what to install."""
-    try:
-        import peft
-    except ImportError as error:
-        raise ImportError(
-            f"--adapter lora: peft cannot be imported ({error}); pip install -r requirements.txt"
-        ) from error
-    return peft
+NO_MATTER = {"lora_dropout", "task_type", "inference_mode", "auto_mapping", "peft_version", "base_model_name_or_path"}
 
 
 def label(policy: str) -> str:
@@ -43,39 +33,39 @@ def label(policy: str) -> str:
     return f"of_{policy}"
 
 
+def linear_layers(model: PreTrainedModel) -> Iterator[tuple[str, Any]]:
+    """(path, layer) of the linear layers of the decoder; adapted ones have `lora_A`."""
+    for path, layer in model.named_modules():
+        inside = ".lora_" in path or ".base_layer" in path  # of an adapted layer
+        if path.startswith("model.layers.") and hasattr(layer, "in_features") and not inside:
+            yield path, layer
+
+
 def add_adapter(model: PreTrainedModel, policy: str, rank: int, seed: int) -> None:
     """Give a policy an adapter on every linear layer of the decoder, unless it has one. A is random, B is 0.
 
     Before the model is sharded; the same on every rank. The model's own weights are frozen.
     """
-    if label(policy) in getattr(model, "peft_config", {}):
+    if has_adapter(model, policy):
         return
-    linear = {
-        path.rpartition(".")[2]
-        for path, module in model.model.layers.named_modules()
-        if (isinstance(module, nn.Linear) or hasattr(module, "lora_A")) and not {"base_layer", "lora_"} & _parts(path)
-    }
-    config = import_peft().LoraConfig(r=rank, lora_alpha=ALPHA, target_modules=sorted(linear), task_type="CAUSAL_LM")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(zlib.crc32(f"{seed} {policy}".encode()))
-        _inject(model, policy, config)
+        _inject(model, policy, rank, ALPHA, {path.rpartition(".")[2] for path, _ in linear_layers(model)})
 
 
-def _parts(path: str) -> set[str]:
-    return {"lora_" if part.startswith("lora_") else part for part in path.split(".")}
+def has_adapter(model: PreTrainedModel, policy: str) -> bool:
+    return label(policy) in getattr(model, "peft_config", {})
 
 
-def _inject(model: PreTrainedModel, policy: str, config: Any) -> None:
+def _inject(model: PreTrainedModel, policy: str, rank: int, alpha: float, targets: Iterable[str]) -> None:
+    from peft import LoraConfig, inject_adapter_in_model
+
+    config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=sorted(targets), task_type="CAUSAL_LM")  # type: ignore[arg-type]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the model has another adapter already
-        import_peft().inject_adapter_in_model(config, model, adapter_name=label(policy))
+        inject_adapter_in_model(config, model, adapter_name=label(policy))
     for name, weight in model.named_parameters():  # also those of other policies, which injecting has frozen
         weight.requires_grad_(".lora_" in name)
-
-
-def adapted_layers(model: PreTrainedModel) -> Iterator[tuple[str, Any]]:
-    """(path, layer of peft) wherever the model has adapters."""
-    return ((path, module) for path, module in model.named_modules() if hasattr(module, "lora_A"))
 
 
 def adapter_weights(model: PreTrainedModel, policy: str) -> Iterator[tuple[str, nn.Parameter]]:
@@ -90,10 +80,11 @@ def activate(model: PreTrainedModel, policy: str) -> None:
 
     peft's own `set_adapter` would also freeze the other adapters, of which FSDP takes no notice once it has sharded.
     """
-    for _, layer in adapted_layers(model):
-        if layer._active_adapter == [label(policy)]:
-            return
-        layer._active_adapter = [label(policy)]
+    for _, layer in linear_layers(model):
+        if hasattr(layer, "lora_A"):
+            if layer._active_adapter == [label(policy)]:
+                return
+            layer._active_adapter = [label(policy)]
 
 
 def to_bfloat16(model: PreTrainedModel) -> None:
@@ -110,7 +101,7 @@ def merged_weights(
 
     Names are those of the model without adapters. All ranks of the policy have to iterate.
     """
-    adapters, layers = dict(adapter_weights(model, policy)), dict(adapted_layers(model))
+    adapters, layers = dict(adapter_weights(model, policy)), dict(linear_layers(model))
     for name, weight in full_weights(root, model, skip=".lora_"):
         layer, is_adapted, _ = name.rpartition(".base_layer.weight")
         if policy and is_adapted:
@@ -129,56 +120,85 @@ def is_adapter(folder: Path) -> bool:
 def save_adapter(model: PreTrainedModel, policy: str, folder: Path, write: bool = True) -> None:
     """Write the folder that peft's `PeftModel.from_pretrained` reads; all ranks call it, one of them writes."""
     whole = {
-        f"base_model.model.{name.replace(f'.{label(policy)}.', '.')}": full(weight.detach()).cpu()
+        f"base_model.model.{name.replace(f'.{label(policy)}.', '.')}": full(weight.detach()).cpu().contiguous()
         for name, weight in adapter_weights(model, policy)
     }
     if write:
         config = copy.deepcopy(model.peft_config[label(policy)])  # type: ignore[index,union-attr]
         config.base_model_name_or_path, config.inference_mode = model.name_or_path, True
         config.save_pretrained(str(folder))
-        save_file({name: weight.contiguous() for name, weight in whole.items()}, folder / WEIGHTS, {"format": "pt"})
+        save_file(whole, folder / WEIGHTS, {"format": "pt"})
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """What adapter_config.json says, by an allow-list: three fields are read, NO_MATTER does not change the result, and
+    everything else has to be as in plain LoRA. ValueError naming the field that is not.
+    """
+    from peft import LoraConfig
+
+    saved, plain = json.loads((folder / CONFIG).read_text(encoding="utf-8")), LoraConfig().to_dict()
+    rank, alpha, targets = (saved.get(name) for name in ("r", "lora_alpha", "target_modules"))
+    fine = {
+        "r": type(rank) is int and rank > 0,
+        "lora_alpha": type(alpha) in (int, float) and abs(alpha) < 1e6,  # nan is not
+        "target_modules": type(targets) is list,
+    }
+    for name, value in {**dict.fromkeys(fine), **saved}.items():
+        if not fine.get(name, name in NO_MATTER or value in (None, plain.get(name, False), "gaussian")):
+            raise ValueError(f"{name} is {value!r}: only plain LoRA, on layers named in a list, can be read")
+    return saved
 
 
 def base_of(folder: Path) -> str:
-    """The model below an adapter: a hub id or a folder. In a run that was moved it is found in the run.
-
-    ValueError when the folder does not say it.
-    """
+    """The model below an adapter: a hub id or a folder, in a run its own wherever it lies. ValueError without one."""
     with refusing(str(folder), f"{CONFIG}: "):
-        source = json.loads((folder / CONFIG).read_text(encoding="utf-8")).get("base_model_name_or_path")
+        source = read_config(folder).get("base_model_name_or_path")
         if not source or not isinstance(source, str):
             raise ValueError("base_model_name_or_path is missing")
-    moved = folder / "../../../bases" / Path(source).name
-    return str(moved.resolve()) if not Path(source).is_dir() and moved.is_dir() else source
+    own = folder / "../../../bases" / Path(source).name
+    return str(own.resolve()) if Path(source).parent.name == "bases" and own.is_dir() else source
+
+
+def read_adapter(model: PreTrainedModel, folder: Path) -> tuple[dict[str, Any], dict[str, tuple[Tensor, Tensor]]]:
+    """The configuration of an adapter, and path of a layer -> its A and B.
+
+    ValueError unless they are finite floats, there for exactly the layers and in the shapes that it gives.
+    """
+    pairs: dict[str, tuple[Tensor, Tensor]] = {}
+    with refusing(str(folder), "adapter: "):
+        config, saved = read_config(folder), load_file(folder / WEIGHTS)
+        for name, weight in saved.items():
+            if weight.dtype not in (torch.float32, torch.bfloat16, torch.float16) or not weight.isfinite().all():
+                raise ValueError(f"{name} is {weight.dtype} or has values that are not finite")
+        for path, layer in linear_layers(model):
+            if path.rpartition(".")[2] in config["target_modules"]:
+                a, b = pairs[path] = tuple(saved.pop(f"base_model.model.{path}.lora_{x}.weight") for x in "AB")
+                shapes = (config["r"], layer.in_features), (layer.out_features, config["r"])
+                if (a.shape, b.shape) != shapes:
+                    raise ValueError(f"{path} has shapes {[*a.shape]} and {[*b.shape]}, not {shapes} as r says")
+        if saved or not pairs:
+            raise ValueError(f"{WEIGHTS} does not fit the model: {next(iter(saved), 'nothing')} in it")
+    return config, pairs
 
 
 def load_adapter(model: PreTrainedModel, policy: str, folder: Path) -> None:
-    """Give a policy the adapter of a folder. ValueError when it is no LoRA or does not fit the model."""
-    peft = import_peft()
-    with refusing(str(folder), "adapter: "):
-        config = peft.PeftConfig.from_pretrained(str(folder))
-        if config.peft_type != "LORA" or config.modules_to_save or config.use_dora or config.bias != "none":
-            raise ValueError("only plain LoRA, without biases or whole modules")
-        saved = load_file(folder / WEIGHTS)
-        _inject(model, policy, config)
-        own = {f"base_model.model.{n.replace(f'.{label(policy)}.', '.')}": w for n, w in adapter_weights(model, policy)}
-        if wrong := sorted({*own} ^ {*saved}):
-            raise ValueError(f"{WEIGHTS} does not fit the model: {len(wrong)} weights, the first is {wrong[0]}")
-        for name, weight in own.items():
-            if not saved[name].isfinite().all():
-                raise ValueError(f"weight {name} has values that are not finite")
-            weight.data.copy_(saved[name])
+    """Give a policy the adapter of a folder. ValueError when it is not plain LoRA or does not fit the model."""
+    config, pairs = read_adapter(model, folder)
+    _inject(model, policy, config["r"], config["lora_alpha"], {path.rpartition(".")[2] for path in pairs})
+    for name, weight in adapter_weights(model, policy):
+        path, _, which = name.removesuffix(f".{label(policy)}.weight").rpartition(".lora_")
+        weight.data.copy_(pairs[path]["AB".index(which)])
 
 
 def load_whole(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A model as `load_model` gives it, from the folder of an adapter too: then with the adapter merged."""
-    if not is_adapter(Path(source)):
+    folder = Path(source)
+    if not is_adapter(folder):
         return load_model(source)
-    model, tokenizer = load_model(base_of(Path(source)))
-    load_adapter(model, "", Path(source))
-    for path, layer in list(adapted_layers(model)):
-        layer.merge()
-        model.set_submodule(path, layer.get_base_layer())
-    del model.peft_config
-    model.requires_grad_(True)
+    model, tokenizer = load_model(base_of(folder))
+    config, pairs = read_adapter(model, folder)
+    for path, layer in linear_layers(model):
+        if path in pairs:
+            a, b = pairs[path]
+            layer.weight.data += b.float() @ a.float() * (config["lora_alpha"] / config["r"])
     return model, tokenizer

@@ -17,12 +17,15 @@ from torch.nn.utils import get_total_norm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from distributed.shard import full_weights, local, shard
-from envs import Message
 from model import lora
+from model.chat import decode, stop_ids
 from model.fused import fuse_layers
-from model.loading import encode, stop_ids
 from model.logprobs import token_logprobs
 from model.packing import Pack
+
+__all__ = ["LogProbs", "Policy", "decode", "make_optimizer", "make_policy"]
+
+SMALL = 2_000_000  # parameters: fewer have models from scratch
 
 
 class LogProbs(nn.Module):
@@ -41,7 +44,7 @@ class Policy:
     """The weights are float32 masters: an update of lr 1e-6 must not be lost to rounding.
 
     With a `mesh` they are sharded over its ranks (`distributed/shard.py`); without one this process has them alone.
-    An `adapted` policy trains its adapter alone, and others may share the model below it (`lora.py`).
+    Where the model has an adapter of the policy's name, that alone is trained, and others may share the model below it.
     """
 
     name: str
@@ -50,10 +53,13 @@ class Policy:
     optimizer: torch.optim.Optimizer
     mesh: DeviceMesh | None = None
     root: LogProbs = field(default=None, repr=False)  # type: ignore[assignment]
-    adapted: bool = False
 
     def __post_init__(self) -> None:
         self.root = self.root or LogProbs(self.model)
+
+    @property
+    def adapted(self) -> bool:
+        return lora.has_adapter(self.model, self.name)
 
     @property
     def device(self) -> torch.device:
@@ -75,7 +81,7 @@ class Policy:
             lora.activate(self.model, self.name)
         return self.root(pack, temperature)
 
-    def trained(self) -> Iterator[tuple[str, nn.Parameter]]:
+    def parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """(name, weight) of what the optimizer moves, as far as this rank holds it."""
         return lora.adapter_weights(self.model, self.name) if self.adapted else self.model.named_parameters()
 
@@ -95,7 +101,7 @@ class Policy:
     def size(self) -> str:
         """In words: how many parameters, and how many of an adapter beside them."""
         whole = sum(shape.numel() for shape in self.shapes.values())
-        own = sum(weight.numel() for _, weight in self.trained())
+        own = sum(weight.numel() for _, weight in self.parameters())
         return f"{whole / 1e6:.2f}M parameters" + (f" and LoRA of {own / 1e6:.2f}M" if self.adapted else "")
 
     @property
@@ -110,19 +116,11 @@ class Policy:
             else:
                 group["lr"] = lr
 
-    def encode(self, messages: list[Message]) -> list[int]:
-        """Chat messages -> prompt ids, ready for the response. Thinking mode is off, as in the paper."""
-        return encode(self.tokenizer, messages)
-
-    def decode(self, ids: list[int]) -> str:
-        """Response ids -> text, without special tokens."""
-        return decode(self.tokenizer, ids)
-
     def check_finite(self) -> None:
         """FloatingPointError naming the first weight, or state of the optimizer, that is not finite on this rank."""
         values = {
             f"{kind} of {name}": getattr(local(value), "scale", local(value))  # 8 bits: codes and scales
-            for name, weight in self.trained()
+            for name, weight in self.parameters()
             for kind, value in {"the value": weight.detach(), **self.optimizer.state.get(weight, {})}.items()
             if torch.is_tensor(value)
         }
@@ -131,58 +129,45 @@ class Policy:
         name = next(name for name, value in values.items() if not value.isfinite().all())
         raise FloatingPointError(f"policy {self.name}: {name} is not finite; go on from the last checkpoint")
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, weights: Iterable[tuple[str, Tensor]] | None = None) -> None:
         """Write what `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` read; of an adapted
-        policy its adapter, which `PeftModel.from_pretrained` reads.
+        policy its adapter, which `PeftModel.from_pretrained` reads, unless whole `weights` are given.
 
         All ranks of the policy have to call it; the first one writes.
         """
-        if self.adapted:
-            lora.save_adapter(self.model, self.name, folder, self.rank == 0)
-            if self.rank == 0:
-                self.tokenizer.save_pretrained(folder)
-        else:
-            self.save_whole(folder, self.weights())
-
-    def save_whole(self, folder: Path, weights: Iterator[tuple[str, Tensor]]) -> None:
-        """Write a model with these weights and the tokenizer. All ranks of the policy have to call it."""
         first = self.rank == 0
-        whole = {}
-        for name, weight in weights:
+        if weights is None and self.adapted:
+            lora.save_adapter(self.model, self.name, folder, first)
+        else:
+            whole = {name: weight.cpu() for name, weight in weights or self.weights() if first}
             if first:
-                whole[name] = weight.cpu()
+                config = copy.deepcopy(self.model.config)
+                config.architectures = [type(self.model).__name__.removeprefix("FSDP")]
+                config.dtype = next(iter(whole.values())).dtype
+                config.save_pretrained(folder)
+                self.model.generation_config.save_pretrained(folder)
+                # not model.save_pretrained: it writes on rank 0 of the whole job only, which may train another policy
+                save_file(whole, folder / "model.safetensors", metadata={"format": "pt"})
         if first:
-            config = copy.deepcopy(self.model.config)
-            config.architectures = [type(self.model).__name__.removeprefix("FSDP")]
-            config.dtype = next(iter(whole.values())).dtype
-            config.save_pretrained(folder)
-            self.model.generation_config.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
-            # not model.save_pretrained: it writes on rank 0 of the whole job only, which may train another policy
-            save_file(whole, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-def decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
-    """Response ids -> text, without special tokens."""
-    return cast(str, tokenizer.decode(ids, skip_special_tokens=True))
 
 
 def make_optimizer(
     model: nn.Module,
     lr: float,
-    adam_beta2: float = 0.99,
-    adam_eps: float = 1e-5,
     kind: str = "adamw",
     weights: Iterable[nn.Parameter] | None = None,
 ) -> torch.optim.Optimizer:
     """AdamW without weight decay, over all weights unless told which: the clipped objective alone moves them.
 
-    The defaults are those of the tiny model. The gradients of its unused vocabulary are tiny and pure noise; a smaller
+    A small model has constants of its own: the gradients of its unused vocabulary are tiny and pure noise; the usual
     eps would blow them up to full steps, which takes a warm-started policy apart within ten steps. "adamw8bit" keeps
     the moments in 8 bits, a quarter of their memory (arXiv 2110.02861); ImportError with what to install.
     """
     weights = list(model.parameters() if weights is None else weights)
-    options = {"lr": lr, "betas": (0.9, adam_beta2), "eps": adam_eps, "weight_decay": 0.0}
+    small = sum(weight.numel() for weight in model.parameters()) < SMALL
+    beta2, eps = (0.99, 1e-5) if small else (0.999, 1e-8)
+    options = {"lr": lr, "betas": (0.9, beta2), "eps": eps, "weight_decay": 0.0}
     if kind == "adamw":
         return torch.optim.AdamW(weights, fused=weights[0].is_cuda, **options)  # type: ignore[arg-type]
     try:
@@ -194,33 +179,27 @@ def make_optimizer(
 
 def make_policy(
     name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, lr: float, device: str = "cpu",
-    mesh: DeviceMesh | None = None, checkpointing: bool = False, fused: bool = False, adam_beta2: float = 0.99,
-    adam_eps: float = 1e-5, optimizer: str = "adamw", adapted: bool = False, root: LogProbs | None = None,
+    mesh: DeviceMesh | None = None, checkpointing: bool = False, fused: bool = False, optimizer: str = "adamw",
+    root: LogProbs | None = None,
 ) -> Policy:  # fmt: skip
     """A policy from a model on the CPU: moved to `device`, or sharded over the ranks of `mesh`.
 
-    `adapted`: it trains its adapter, which the model has already; `root` is that of a policy with the same model, which
+    It trains the adapter of its name if the model has one; `root` is that of another policy on the same model, which
     has been moved.
     """
-    root = root or _place(model, device, mesh, checkpointing, fused, adapted)
+    adapted = lora.has_adapter(model, name)
+    if root is None:
+        if adapted and device.startswith("cuda"):
+            lora.to_bfloat16(model)
+        if fused and device.startswith("cuda"):
+            fuse_layers(model)
+        if checkpointing:  # activations of a layer are computed again in the backward pass instead of kept
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+            model.train()
+        root = LogProbs(model)
+        if mesh is None:
+            model.to(device)  # type: ignore[arg-type]
+        else:
+            shard(root, list(model.model.layers), mesh)
     weights = [weight for _, weight in lora.adapter_weights(model, name)] if adapted else None
-    adam = make_optimizer(model, lr, adam_beta2, adam_eps, optimizer, weights)
-    return Policy(name, model, tokenizer, adam, mesh, root, adapted)
-
-
-def _place(
-    model: PreTrainedModel, device: str, mesh: DeviceMesh | None, checkpointing: bool, fused: bool, adapted: bool
-) -> LogProbs:
-    if adapted and device.startswith("cuda"):
-        lora.to_bfloat16(model)
-    if fused and device.startswith("cuda"):
-        fuse_layers(model)
-    if checkpointing:  # activations of a layer are computed again in the backward pass instead of kept
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-        model.train()
-    root = LogProbs(model)
-    if mesh is None:
-        model.to(device)  # type: ignore[arg-type]
-    else:
-        shard(root, list(model.model.layers), mesh)
-    return root
+    return Policy(name, model, tokenizer, make_optimizer(model, lr, optimizer, weights), mesh, root)

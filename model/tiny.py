@@ -25,7 +25,7 @@ from transformers import (
 from envs import Env
 from grouping import GroupKey, Sample
 from model.attention import packed
-from model.loading import WITHOUT_SYSTEM
+from model.chat import WITHOUT_SYSTEM, encode
 from model.logprobs import token_logprobs
 from model.packing import micro_batches, pack_samples
 from model.policy import Policy
@@ -149,7 +149,9 @@ def warm_start(
                 env = level(int(rng.integers(2**31)))
                 for agent, messages, text in noisy_examples(env, rng, turns):
                     ids = [*policy.tokenizer(text, add_special_tokens=False).input_ids, end]
-                    samples.append(Sample(GroupKey(0, 0, agent), policy.encode(messages), ids, [0.0] * len(ids), 0.0))
+                    samples.append(
+                        Sample(GroupKey(0, 0, agent), encode(policy.tokenizer, messages), ids, [0.0] * len(ids), 0.0)
+                    )
             tokens = sum(len(sample.response_ids) for sample in samples)
             loss = torch.zeros((), device=policy.device)
             for shared in micro_batches([[sample] for sample in samples], PACK):

@@ -3,10 +3,9 @@
     config.json              every option of the run
     metrics.jsonl            one JSON object a step; the same seed on the same CPU gives the same file
     timing.jsonl             seconds of each step, in a file of their own because they never repeat
-    groups.jsonl             how rewards and advantages of each step are distributed (groups.py)
     trees.jsonl              what was sampled in a few environments of each step (trees.py)
     evaluations.jsonl        held-out success before, during and after training
-    boards.jsonl             a few held-out boards at every evaluation (boards.py)
+    boards.jsonl             a few held-out levels at every evaluation (trees.py)
     run.json                 the commands that worked on the run (log.py)
     checkpoints/step-000020/ POLICY/ (a folder of transformers or peft), POLICY/optimizer/ (sharded), state.json
     bases/POLICY/            the frozen model below adapters, where it is nowhere else
@@ -38,7 +37,7 @@ from model.policy import Policy
 from records.run_folder import read_sealed, sha256, to_disk, write_sealed, write_text
 from records.values import fits
 
-LOGS = ("metrics.jsonl", "timing.jsonl", "groups.jsonl", "trees.jsonl", "evaluations.jsonl", "boards.jsonl")
+LOGS = ("metrics.jsonl", "timing.jsonl", "trees.jsonl", "evaluations.jsonl", "boards.jsonl")
 
 
 def save_checkpoint(

@@ -6,7 +6,6 @@ import json
 import platform
 import shlex
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
@@ -18,23 +17,22 @@ from tqdm import tqdm
 
 from distributed.world import World
 from envs import Env
-from records.boards import board_rows
+from records import console
 from records.checkpoint import append_row, cut_log, write_text
-from records.groups import group_row
-from records.metrics import alarms, step_line, transcript
+from records.metrics import alarms, step_line
 from records.reading import read_object
 from records.track import Track
-from records.trees import most_interesting, tree_rows
+from records.trees import transcript, tree_rows
 from rollout import Decode, Evaluation, Rollout
 
 T = TypeVar("T")
+LEVELS = 4  # held-out levels whose play is recorded at every evaluation
 
 
 def say(world: World, text: str) -> None:
-    """A line on the console, at once, also where that is a file."""
+    """A line on the console of rank 0."""
     if world.main:
-        tqdm.write(text)
-        sys.stdout.flush()
+        console.say(text)
 
 
 def on_main(world: World, action: Callable[[], T]) -> T | None:
@@ -55,17 +53,17 @@ class Log:
 
     `policies` and `agents` are names, in the order they are shown; `trees` environments of each step are recorded.
     `level(step, env)` and `held_out(number)` make the environments of a step and those of the evaluations again;
-    `track` gets the numbers too.
+    `solved` says whose success a step line shows ("best of 8 solved"); `track` gets the numbers too.
     """
 
     def __init__(
         self, run: Path, world: World, steps: int, agents: Sequence[str], policies: Sequence[str], decode: Decode,
         trees: int, level: Callable[[int, int], Env], held_out: Callable[[int], Env], track: Track | None = None,
+        solved: str = "solved",
     ):  # fmt: skip
-        self.run, self.world, self.steps, self.trees = run, world, steps, trees
+        self.run, self.world, self.steps, self.trees, self.solved = run, world, steps, trees, solved
         self.agents, self.policies, self.decode = tuple(agents), list(policies), decode
         self.level, self.held_out, self.track = level, held_out, track or (lambda row, step: None)
-        self.sessions: list[dict[str, Any]] = []  # commands that worked on this run
 
     def progress(self, first: int) -> Iterator[int]:
         """The steps from `first` on, with a bar where it is seen."""
@@ -81,9 +79,9 @@ class Log:
     def clear(self) -> None:
         """Forget a start that was stopped before there was a run."""
         if self.world.main:
-            for name in ("evaluations.jsonl", "boards.jsonl"):
+            for name in ("evaluations.jsonl", "boards.jsonl", "run.json"):
                 (self.run / name).unlink(missing_ok=True)
-            self._begin()
+            self._note_command()
 
     def cut(self, step: int) -> None:
         """Drop the rows that were written after the checkpoint of `step`: they will be written again.
@@ -92,62 +90,59 @@ class Log:
         """
 
         def cut() -> None:
-            for name in ("metrics.jsonl", "timing.jsonl", "groups.jsonl", "trees.jsonl"):
+            for name in ("metrics.jsonl", "timing.jsonl", "trees.jsonl"):
                 cut_log(self.run / name, step)
-            only_the_last_is_made_again = min(step + 1, self.steps)
-            cut_log(self.run / "evaluations.jsonl", only_the_last_is_made_again, ("success", "se", "n", "turns"))
-            cut_log(self.run / "boards.jsonl", only_the_last_is_made_again)
-            if (self.run / "run.json").is_file():
-                self.sessions = read_object(self.run / "run.json", ["sessions"])["sessions"]
-            self._begin()
+            for name in ("evaluations.jsonl", "boards.jsonl"):  # only the last one is made again
+                cut_log(self.run / name, min(step + 1, self.steps))
+            self._note_command()
 
         on_main(self.world, cut)
 
-    def _begin(self) -> None:
-        """Note which command works on the run from now on, and with what."""
-        self.began = time.perf_counter()
-        packages = {name: version(name) for name in ("torch", "transformers", "numpy")}
-        self.sessions.append(
+    def _note_command(self) -> None:
+        """Add the command that works on the run from now on, and what it works with, to run.json."""
+        path = self.run / "run.json"
+        sessions = read_object(path, ["sessions"])["sessions"] if path.is_file() else []
+        versions = {name: version(name) for name in ("torch", "transformers", "numpy")}
+        command, now = shlex.join(["python", *sys.argv]), datetime.now().astimezone()
+        sessions.append(
             {
-                "command": shlex.join(["python", *sys.argv]),
-                "date": datetime.now().astimezone().isoformat(timespec="seconds"),
-                "versions": {"python": platform.python_version(), **packages},
+                "command": command,
+                "date": now.isoformat(sep=" ", timespec="seconds"),
+                "versions": {"python": platform.python_version(), **versions},
                 "processes": self.world.size,
-                "seconds": 0.0,
             }
         )
+        write_text(path, json.dumps({"sessions": sessions}, indent=1))
 
     def step(self, row: dict[str, Any], seconds: dict[str, float], result: Rollout, example: bool) -> None:
         """One finished step: its metrics, its seconds, a few of its trees; with `example` a transcript is shown.
 
-        All ranks call it, each with the episodes that it has played.
+        Rank 0 writes it, with the trees that it has played itself.
         """
-        groups = group_row(result.samples, row["step"], self.world)
-        mine = tree_rows(result, row["step"], self.decode, self.trees, partial(self.level, row["step"]))
-        trees = most_interesting([tree for part in self.world.gather(mine) for tree in part], self.trees)
         if not self.world.main:
             return
         append_row(self.run / "metrics.jsonl", row)
         append_row(self.run / "timing.jsonl", {"step": row["step"], **seconds})
         self.track(row | seconds, row["step"] + 1)
-        append_row(self.run / "groups.jsonl", groups)
-        for tree in trees:
+        trees = tree_rows(result, row["step"], self.decode, self.trees or 1, partial(self.level, row["step"]))
+        for tree in trees[: self.trees]:
             append_row(self.run / "trees.jsonl", tree)
-        self.say(step_line(row, self.steps, self.agents, self.policies, seconds["step_s"]))
+        self.say(step_line(row, self.steps, self.agents, self.policies, seconds["step_s"], self.solved))
         for alarm in alarms(row, self.policies):
             self.say(f"  note: {alarm}")
         if example:
-            self.say(transcript(result, row["step"], self.level(row["step"], result.episodes[0].env).render()))
+            self.say(transcript(trees[0]))
 
     def evaluation(self, step: int, result: Evaluation) -> None:
-        """Held-out success after `step` steps, a few of the boards, and how long it took to come here."""
+        """Held-out success after `step` steps, and how the first levels were played."""
         if self.world.main:
             row = {"step": step, "success": result.success, "se": result.se, "n": result.n, "turns": result.turns}
             append_row(self.run / "evaluations.jsonl", {**row, "formats": result.formats})
             self.track({f"held-out/{name}": value for name, value in row.items() if name != "step"}, step)
             if self.trees:
-                for board in board_rows(result.episodes, step, self.decode, self.held_out):
-                    append_row(self.run / "boards.jsonl", board)
-            self.sessions[-1]["seconds"] = round(time.perf_counter() - self.began, 1)
-            write_text(self.run / "run.json", json.dumps({"sessions": self.sessions}, indent=1))
-        self.say(f"held-out success after {step} steps: {result.success:.3f} (n={result.n}, se {result.se:.3f})")
+                for tree in tree_rows(Rollout(result.episodes), step, self.decode, LEVELS, self.held_out):
+                    append_row(self.run / "boards.jsonl", tree)
+        self.say(
+            f"held-out success after {step} steps: {console.half_up(result.success, 3)} "
+            f"(n={result.n}, se {console.half_up(result.se, 3)})"
+        )

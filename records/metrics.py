@@ -14,11 +14,12 @@ from typing import Any
 import torch
 
 from grouping import Sample
+from records.console import half_up
 from rollout import Rollout
 
-DEAD_GROUPS = 0.7  # above this share of groups without spread a batch teaches little
-Sums = dict[str, Any]  # numbers, lists of them and dictionaries of them
+Sums = dict[str, Any]  # numbers, and dictionaries of them
 WIDTH = 80  # columns of a step line
+NO_SIGNAL = 0.7  # above this share of groups without a signal, in a team that solves little, a person is told
 LOGPROB_GAP = 0.1  # nats: the engine does not sample from the weights that are trained
 
 
@@ -31,18 +32,20 @@ def rollout_metrics(
     of this process into those of all.
     """
     episodes, samples = result.episodes, result.samples
-    sums: Sums = {
-        "episodes": len(episodes),
-        "solved": sum(episode.solved for episode in episodes),
-        "turns": sum(episode.turns for episode in episodes),
-        "samples": len(samples),
-        "tokens": sum(len(sample.response_ids) for sample in samples),
-        "ended": Counter(episode.ended for episode in episodes),
-        "groups": dict(counts),
-        "agents": {agent: _agent_sums(agent, samples) for agent in dict.fromkeys(s.key.agent for s in samples)},
-    }
-    total = add_up(sums)
+    total = add_up(
+        {
+            "episodes": len(episodes),
+            "solved": sum(episode.solved for episode in episodes),
+            "turns": sum(episode.turns for episode in episodes),
+            "samples": len(samples),
+            "tokens": sum(len(sample.response_ids) for sample in samples),
+            "ended": Counter(episode.ended for episode in episodes),
+            "groups": dict(counts),
+            "agents": {agent: _agent_sums(agent, samples) for agent in dict.fromkeys(s.key.agent for s in samples)},
+        }
+    )
     counts, ended = Counter[str](total["groups"]), Counter[str](total["ended"])
+    turns = sum(name.startswith("turn ") for name in counts)
     row: dict[str, Any] = {
         "solved": total["solved"] / total["episodes"],
         "turns": total["turns"] / total["episodes"],
@@ -51,18 +54,21 @@ def rollout_metrics(
         **{f"groups/{name}": counts[name] for name in ("trained", "constant", "singleton", "invalid")},
         "groups/dead_share": 1 - counts["trained"] / max(counts["groups"], 1),
         **{f"ended/{reason}": ended[reason] for reason in ("done", "turns", "prompt", "infra")},
-        "groups/per_turn": [counts[name] for name in sorted(counts, key=_turn) if name.startswith("turn ")],
+        "groups/per_turn": [counts[f"turn {turn}"] for turn in range(turns)],
     }
-    for agent, (scored, values) in total["agents"].items():
-        row |= {f"{agent}/{name}": value / scored for name, value in values.items()}
+    for agent, sums in total["agents"].items():
+        row |= {f"{agent}/{name}": value / sums["scored"] for name, value in sums.items() if name != "scored"}
     return row
 
 
-def _agent_sums(agent: str, samples: Sequence[Sample]) -> list[Any]:
-    """How many samples of the agent were scored, and the sums of what is reported as their means."""
+def _agent_sums(agent: str, samples: Sequence[Sample]) -> dict[str, float]:
+    """How many candidates of the agent were scored, and the sums of what is reported as their means.
+
+    A part that an environment reports under one of our own names does not replace it.
+    """
     scored = [sample for sample in samples if sample.key.agent == agent and sample.valid]
     if not scored:
-        return [0, {}]
+        return {"scored": 0}
     parts: dict[str, list[float]] = {
         "reward": [sample.reward for sample in scored],
         "team": [sample.team for sample in scored],
@@ -70,71 +76,69 @@ def _agent_sums(agent: str, samples: Sequence[Sample]) -> list[Any]:
         "length": [len(sample.response_ids) for sample in scored],
         "truncated": [sample.truncated for sample in scored],
     }
-    for part in dict.fromkeys(name for sample in scored for name in sample.info):
-        parts[part] = [sample.info.get(part, 0.0) for sample in scored]
-    return [len(scored), {name: fsum(values) for name, values in parts.items()}]
+    named = dict.fromkeys(name for sample in scored for name in sample.info)
+    parts |= {name: [s.info.get(name, 0.0) for s in scored] for name in named if name not in (*parts, "scored")}
+    return {"scored": len(scored), **{name: fsum(values) for name, values in parts.items()}}
 
 
 def groups_per_turn(groups: Mapping[Hashable, Sequence[Sample]]) -> dict[str, int]:
-    """How many groups there are at each turn: late turns have fewer, because some environments are done."""
+    """How many groups there are at each turn ("turn 0", ...): late ones have fewer, some environments are done."""
     return Counter(f"turn {turn}" for group in groups.values() for turn in {sample.key.turn for sample in group})
 
 
-def _turn(name: str) -> int:
-    return int(name.removeprefix("turn ")) if name.startswith("turn ") else -1
-
-
-def alarms(row: dict[str, Any], policies: list[str]) -> list[str]:
-    """What a person should know about this step."""
+def alarms(row: Mapping[str, Any], policies: Sequence[str]) -> list[str]:
+    """What a person should know about this step. A team that solves its levels may well have few groups to learn from:
+    late in the default run nine of ten have no signal, because all K answers are right.
+    """
     found = []
-    if row["groups/dead_share"] > DEAD_GROUPS and row["solved"] < 0.5:
+    if row["groups/dead_share"] > NO_SIGNAL and row["solved"] < 0.5:
         found.append(
-            f"{row['groups/dead_share']:.0%} of the groups have no spread in reward and teach nothing: "
+            f"{row['groups/dead_share']:.0%} of the groups have no signal (all K rewards are equal) and teach nothing: "
             "more candidates, other levels or a better start would help"
         )
     for name in policies:
         if row.get(f"{name}/logprob_gap", 0.0) > LOGPROB_GAP:
             found.append(f"policy {name}: engine and trainer differ by {row[f'{name}/logprob_gap']:.2f} nats a token")
-        if row.get(f"{name}/entropy", 1.0) < 0.005 and row["solved"] < 0.5:
-            found.append(f"policy {name}: entropy {row[f'{name}/entropy']:.4f}, it always gives the same answer")
     return found
 
 
-def step_line(row: dict[str, Any], steps: int, agents: tuple[str, ...], policies: list[str], seconds: float) -> str:
-    """The line a person reads while waiting, without names so that it fits. Of more than two numbers the range."""
+def step_line(
+    row: Mapping[str, Any], steps: int, agents: Sequence[str], policies: Sequence[str], seconds: float, solved: str
+) -> str:
+    """The line a person reads while waiting; what does not fit is left out, the least important first.
+
+    `solved` says whose success it is: "best of 8 solved". Rewards are in the order of `agents`, of more than two the
+    range; entropies likewise.
+    """
 
     def numbers(names: list[str]) -> str:
         found = [row[name] for name in names if name in row]
         if len(names) > 2 and found:
-            return f"{min(found):.2f}-{max(found):.2f}"
-        return "/".join(f"{row[name]:.2f}" if name in row else "-" for name in names)  # not scored, or not trained
+            return f"{half_up(min(found))}-{half_up(max(found))}"
+        return "/".join(half_up(row[name]) if name in row else "-" for name in names)  # not scored, or not trained
 
-    line = (
-        f"step {row['step'] + 1}/{steps} solved {row['solved']:.2f} reward {numbers([f'{a}/reward' for a in agents])} "
-        f"dead {row['groups/dead_share']:.0%} entropy {numbers([f'{p}/entropy' for p in policies])} "
+    line, *others = (
+        f"step {row['step'] + 1}/{steps}",
+        f"{solved} {half_up(row['solved'])}",
+        f"reward {numbers([f'{agent}/reward' for agent in agents])}",
+        f"signal {1 - row['groups/dead_share']:.0%}",
+        f"entropy {numbers([f'{name}/entropy' for name in policies])}",
+        f"{seconds:.{int(seconds < 100)}f}s",
+        f"turns {half_up(row['turns'], 1)}",
     )
-    turns, took = f"turns {row['turns']:.1f} ", f"{seconds:.{int(seconds < 100)}f} s"
-    return line + turns + took if len(line + turns + took) <= WIDTH else line + took
-
-
-def transcript(result: Rollout, step: int, board: str = "", limit: int = 4) -> str:
-    """The first actions of one environment, as the agents saw and wrote them; `board` is a picture of its start."""
-    episode = result.episodes[0]
-    lines = [f"--- example, step {step + 1}, environment {episode.env} ---", *board.splitlines()]
-    for action in episode.actions[:limit]:
-        reward = action.reward
-        lines += [f"[turn {action.turn + 1}, {action.agent} sees]", action.messages[-1]["content"]]
-        lines += [f"[{action.agent} answers; team {reward.team:.2f}, local {reward.local:.2f}]", action.text.strip()]
-    lines.append(f"--- {len(episode.actions)} actions, {'solved' if episode.solved else 'not solved'} ---")
-    return "\n".join(lines)
+    for part in others:
+        if len(line) + 1 + len(part) > WIDTH:
+            break
+        line += f" {part}"
+    return line
 
 
 class Clock:
-    """Where the seconds of a step went. The team keeps adding to `seconds` ("generate" and "load")."""
+    """Where the seconds of a step went. The team keeps adding to `parts` ("generate" and "load")."""
 
-    def __init__(self, seconds: defaultdict[str, float]):
-        self.seconds = seconds
-        self.seconds.clear()
+    def __init__(self, parts: defaultdict[str, float]):
+        self.parts = parts
+        self.parts.clear()
         self.started = time.perf_counter()
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
@@ -143,16 +147,16 @@ class Clock:
     def __call__(self, part: str) -> Iterator[None]:
         started = time.perf_counter()
         yield
-        self.seconds[part] += time.perf_counter() - started
+        self.parts[part] += time.perf_counter() - started
 
-    def report(self) -> dict[str, float]:
+    def seconds(self) -> dict[str, float]:
         """Seconds of the step and of its parts, and the peak of memory in GB: of the process on a CPU; on a GPU what
         torch allocated, the weights and the cache of vLLM included, asleep or not.
 
         `sample_s` consists of `generate_s`, `environment_s` (scoring, texts, tokens) and loading weights meanwhile
         (`load_s` - `sync_s`: policies that share an engine); `other_s` is in no part.
         """
-        step, part = time.perf_counter() - self.started, self.seconds
+        step, part = time.perf_counter() - self.started, self.parts
         peak: float = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         peak *= 1 if sys.platform == "darwin" else 1024  # macOS counts in bytes, Linux in KiB
         if torch.cuda.is_available():

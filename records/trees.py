@@ -4,130 +4,136 @@
 
     {"step": 3, "env": 0,
      "messages": [{"role": "system", "content": ...}, {"role": "user", "content": ...}, ...],
-     "boards": ["P . #...", ...],
+     "boards": [["P.#", "..G"], ...],
      "episodes": [{"trajectory": null, "ended": "done", "solved": true, "stages": [
          {"turn": 0, "agent": "tool_user", "prompt": [0, 1], "board": 0, "candidates": [
-             {"text": ..., "tokens": 5, "team": 0.33, "local": 0.2, "reward": 0.53, "advantage": -0.7, "board": 1,
-              "truncated": false, "committed": false, "valid": true, "info": {"format": 1.0}}, ...]}, ...]}]}
+             {"text": ..., "tokens": 5, "team": 0.33, "local": 0.2, "reward": 0.53, "advantage": -0.7,
+              "truncated": false, "committed": false, "valid": true, "info": {"format": 1.0}, "board": 1,
+              "way": [[0, 0], [0, 1]]}, ...]}, ...]}]}
 
 A stage is one agent in one turn; its `prompt` numbers the row's `messages`, each written once (the rules repeat in
-every prompt: a file of chains would be three times as large). `board` numbers `boards` in the same way: what the
-environment draws (`render`) before the stage, and after the candidate; it is missing where there is none. A tree is one
-episode with K candidates at every stage; plain GRPO (chains) gives K episodes, numbered by `trajectory`, with one
-candidate at every stage.
+every prompt: a file of chains would be three times as large). `board` numbers `boards` in the same way: the board
+before the stage, and after the candidate, as rows of cells or as text (`Env.picture`, `render`); it is missing where
+there is none. `way`: the cells through which the answer leads. A tree is one episode with K candidates at every stage;
+plain GRPO (chains) gives K episodes, numbered by `trajectory`, with one candidate at every stage.
+
+`boards.jsonl` has the same rows of a few held-out levels at every evaluation, the same levels every time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
-from envs import Env, Message
+from envs import Env, InfraError
 from grouping import Sample
-from records.boards import replay
-from records.groups import has_signal
+from records.console import half_up
 from rollout import Decode, Episode, Rollout
+from tasks.boards import with_arrows
 
-DIGITS = 7  # significant ones, of recorded rewards and advantages: small differences make large advantages
-Level = Callable[[int], Env]
+Row = dict[str, Any]
+Item = TypeVar("Item")
 
 
 def tree_rows(
-    result: Rollout, step: int, decode: Decode, limit: int, level: Level | None = None
-) -> list[dict[str, Any]]:
-    """`limit` environments of a rollout, one row each in order: those with the most groups that have a signal (of
-    equals, the first). Call it after `assign_advantages`.
+    result: Rollout, step: int, decode: Decode, limit: int, level: Callable[[int], Env] | None = None
+) -> list[Row]:
+    """`limit` environments of a rollout, one row each in order: the first that have a group with a signal, then others.
 
-    `decode(agent, ids)` has to be that of the rollout, so that candidates are shown as the environment read them.
-    `level(env)` is the environment as it was before the rollout; without it no boards are recorded.
+    Call it after `assign_advantages`. `decode(agent, ids)` has to be that of the rollout, so that candidates are shown
+    as the environment read them. `level(env)` is the environment as it was before the rollout: the rollout keeps no
+    states, so what is recorded is played once more. Without it no boards are recorded.
     """
     envs: dict[int, list[Episode]] = {}
     for episode in result.episodes:
         envs.setdefault(episode.env, []).append(episode)
-    chosen = sorted(sorted(envs, key=lambda env: _signals(envs[env]), reverse=True)[:limit])
-    return [_row(step, env, envs[env], decode, level) for env in chosen]
 
+    def dull(env: int) -> bool:
+        return not any(sample.advantage for episode in envs[env] for sample in episode.samples)
 
-def _signals(episodes: list[Episode]) -> int:
-    """How many groups have a signal."""
-    groups: dict[Any, list[Sample]] = {}
-    for episode in episodes:
-        for sample in episode.samples:
-            groups.setdefault(sample.key, []).append(sample)
-    return sum(map(has_signal, groups.values()))
-
-
-def most_interesting(rows: list[dict[str, Any]], limit: int) -> list[dict[str, Any]]:
-    """From the rows of several ranks, in order, those that `tree_rows` would have made of all their environments."""
-
-    def signals(row: dict[str, Any]) -> int:
-        stages = [stage for episode in row["episodes"] for stage in episode["stages"]]
-        found = [s for s in stages if any(candidate["advantage"] for candidate in s["candidates"])]
-        return len({(stage["turn"], stage["agent"]) for stage in found})
-
-    return sorted(sorted(rows, key=signals, reverse=True)[:limit], key=lambda row: row["env"])
-
-
-def _row(step: int, env: int, episodes: list[Episode], decode: Decode, level: Level | None) -> dict[str, Any]:
-    messages: list[Message] = []
-    boards: list[str] = []
     rows = []
-    for episode in episodes:
-        row = _episode(episode, decode, messages)
-        if level:
-            _add_boards(row["stages"], replay(level(env), episode.samples, decode), boards)
+    for env in sorted(sorted(envs, key=lambda env: (dull(env), env))[:limit]):
+        row: Row = {"step": step, "env": env, "messages": [], "boards": []}
+        row["episodes"] = [_episode(episode, decode, level(env) if level else None, row) for episode in envs[env]]
         rows.append(row)
-    return {"step": step, "env": env, "messages": messages, **({"boards": boards} if boards else {}), "episodes": rows}
+    return rows
 
 
-def _add_boards(stages: list[dict[str, Any]], shown: list[tuple[str, list[str]]], boards: list[str]) -> None:
-    """Number the boards of an episode; those that are new go to the end of `boards`."""
-    for stage, (before, after) in zip(stages, shown, strict=False):  # a replay may end early
-        for place, board in zip([stage, *stage["candidates"]], [before, *after], strict=True):
-            if board:
-                boards += [board] if board not in boards else []
-                place["board"] = boards.index(board)
-
-
-def _episode(episode: Episode, decode: Decode, messages: list[Message]) -> dict[str, Any]:
-    """One episode; messages that are new go to the end of `messages`."""
+def _episode(episode: Episode, decode: Decode, env: Env | None, row: Row) -> Row:
+    """One episode from the state `env` on; messages and boards that are new go to the end of those of the row."""
     prompts = {(action.turn, action.agent): action.messages for action in episode.actions}
     stages = []
-    for key, group in groupby(episode.samples, key=lambda sample: sample.key):
-        candidates = list(group)
-        prompt = prompts.get((key.turn, key.agent)) or _rendered(candidates[0], decode)
-        messages += [message for message in prompt if message not in messages]
-        stages.append(
-            {
-                "turn": key.turn,
-                "agent": key.agent,
-                "prompt": [messages.index(message) for message in prompt],
-                "candidates": [_candidate(sample, decode) for sample in candidates],
-            }
-        )
+    for key, candidates in groupby(episode.samples, key=lambda sample: sample.key):
+        stage: Row = {"turn": key.turn, "agent": key.agent, "prompt": [], "candidates": []}
+        _add_board(stage, env, row)
+        after = None
+        for sample in candidates:
+            text = decode(key.agent, sample.response_ids)
+            twin = _play_again(env, sample, text)
+            stage["candidates"].append(_candidate(sample, text))
+            _add_board(stage["candidates"][-1], twin, row)
+            after = twin if sample.committed else after
+        # where no candidate could be scored no messages were kept: the prompt is shown as the model read it
+        as_read = [{"role": "prompt", "content": decode(key.agent, sample.prompt_ids)}]
+        messages = prompts.get((key.turn, key.agent)) or as_read
+        stage["prompt"] = [_number(message, row["messages"]) for message in messages]
+        stages.append(stage)
+        env = after
     return {"trajectory": episode.trajectory, "ended": episode.ended, "solved": episode.solved, "stages": stages}
 
 
-def _rendered(sample: Sample, decode: Decode) -> list[Message]:
-    """The prompt's ids as text. No candidate could be scored, so nothing was committed and no messages were kept."""
-    return [{"role": "prompt", "content": decode(sample.key.agent, sample.prompt_ids)}]
+def _play_again(env: Env | None, sample: Sample, text: str) -> Env | None:
+    """The state after this answer. None where it has no board, was not scored, takes long to score again, or is worth
+    something else this time: then it would be another board.
+    """
+    if env is None or not sample.valid or (env.slow_scoring and not sample.committed):
+        return None
+    twin = env.copy()
+    try:
+        reward = twin.step(sample.key.agent, text)
+    except InfraError:
+        return None
+    return twin if (reward.team, reward.local) == (sample.team, sample.local) else None
 
 
-def _candidate(sample: Sample, decode: Decode) -> dict[str, Any]:
+def _add_board(place: Row, env: Env | None, row: Row) -> None:
+    if env is not None and (board := env.picture() or env.render()):
+        place["board"] = _number(board, row["boards"])
+        if "text" in place and env.way:
+            place["way"] = env.way
+
+
+def _number(item: Item, items: list[Item]) -> int:
+    """The place of an item in a list, at its end if it is new."""
+    if item not in items:
+        items.append(item)
+    return items.index(item)
+
+
+def _candidate(sample: Sample, text: str) -> Row:
     return {
-        "text": decode(sample.key.agent, sample.response_ids),
+        "text": text,
         "tokens": len(sample.response_ids),
-        "team": _digits(sample.team),
-        "local": _digits(sample.local),
-        "reward": _digits(sample.reward),
-        "advantage": _digits(sample.advantage),
-        "truncated": sample.truncated,
-        "committed": sample.committed,
-        "valid": sample.valid,
-        "info": {name: _digits(value) for name, value in sample.info.items()},
+        **{name: round(getattr(sample, name), 6) for name in ("team", "local", "reward", "advantage")},
+        **{name: getattr(sample, name) for name in ("truncated", "committed", "valid")},
+        "info": {name: round(value, 6) for name, value in sample.info.items()},
     }
 
 
-def _digits(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}") if abs(value) > 1e-12 else 0.0  # less is left over from rounding
+def transcript(row: Row, limit: int = 4) -> str:
+    """The first committed actions of a recorded environment, and the way each of them takes on the board."""
+    episode = row["episodes"][0]
+    lines = [f"--- example, step {row['step'] + 1}, environment {row['env'] + 1} ---"]
+    for stage in episode["stages"][:limit]:
+        seen = row["messages"][stage["prompt"][-1]]["content"]
+        lines += [f"[turn {stage['turn'] + 1}, {stage['agent']} sees]", seen]
+        for chosen in (candidate for candidate in stage["candidates"] if candidate["committed"]):
+            best = f"best of {len(stage['candidates'])}" if len(stage["candidates"]) > 1 else "its answer"
+            worth = f"team {half_up(chosen['team'])}, local {half_up(chosen['local'])}"
+            lines += [f"[{stage['agent']}, {best}: {worth}]", chosen["text"].strip()]
+            board, way = row["boards"][stage["board"]] if "board" in stage else "", chosen.get("way", ())
+            if len(way) > 1 or stage is episode["stages"][0]:
+                lines.append(board if isinstance(board, str) else with_arrows(board, way))
+    lines.append(f"--- {len(episode['stages'])} actions, {'solved' if episode['solved'] else 'not solved'} ---")
+    return "\n".join(line for line in lines if line)

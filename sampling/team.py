@@ -11,8 +11,8 @@ from transformers import PreTrainedTokenizerBase
 
 from distributed.exchange import Exchange
 from distributed.world import World
-from model.loading import encode
-from model.policy import Policy, decode
+from model.chat import decode, encode
+from model.policy import Policy
 from sampling.engine import Engine
 from sampling.requests import Completion, Generate, Request, Stream
 
@@ -22,7 +22,7 @@ class Team:
 
     `policy_of` maps each agent to the name of its policy; `policies` are those that live on this rank, `engines` what
     samples from them (one engine may serve several), `tokenizers` those of all policies, `ranks_of` where each lives.
-    `trained` are the policies of this rank that are not frozen, `training` the ranks of all that are not.
+    `learners` are the policies of this rank that are not frozen, `training` the ranks of all that are not.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Team:
         self.tokenizers = tokenizers or {name: policy.tokenizer for name, policy in policies.items()}
         self.world = world or World()
         self.ranks_of = ranks_of or {name: [0] for name in policies}
-        self.trained = {name: policy for name, policy in self.policies.items() if name not in frozen}
+        self.learners = {name: policy for name, policy in self.policies.items() if name not in frozen}
         self.training = {name: ranks for name, ranks in self.ranks_of.items() if name not in frozen}
         several = self.world.size > 1 and len(self.ranks_of) > 1
         self.neighbours = self.world.neighbours(self.ranks_of) if several else None  # that answer each other's requests
@@ -78,7 +78,7 @@ class Team:
 
         FloatingPointError naming a policy whose weights are not finite.
         """
-        for policy in self.trained.values():
+        for policy in self.learners.values():
             policy.check_finite()
         self._version += 1
         serves = Counter(id(engine) for engine in self.engines.values())

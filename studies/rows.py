@@ -7,18 +7,24 @@ from dataclasses import dataclass, field
 AGENTS, TURNS, CANDIDATES, ENVS = 2, 4, 8, 48
 BUDGET = ENVS * AGENTS * TURNS * CANDIDATES  # candidates a step at most
 CHAINS = "--sampling chains --grouping trajectory"
+PLACES = "--sampling parallel --grouping agent_turn"
+TUNED = f"{CHAINS} --lr 1.6e-3 --minibatches 8"  # chosen on seeds that no table has
 NEAR = "--env-options planner_sees=near"
 
 
 @dataclass(frozen=True)
 class Training:
-    """One way to train. `cost`: seconds a step on one core, measured once, to order runs and to estimate the time."""
+    """One way to train: options of train.py, and what a step samples.
 
-    options: str  # of train.py
-    cost: float = 1.3
+    `share`: of the steps of a whole run. A shorter run ends its schedule too, so it is compared with another row that
+    needs as many candidates in all.
+    """
+
+    options: str
     agents: int = AGENTS
     turns: int = TURNS
     candidates: int = CANDIDATES
+    share: float = 1.0
 
     @property
     def envs(self) -> int:
@@ -34,7 +40,7 @@ class Method:
     training: str
     untrained: bool = False
     team: dict[str, tuple[str, str]] = field(default_factory=dict)  # agent -> (training, policy) that plays it
-    quick: bool = False  # a row that --quick has too (the methods are always there)
+    quick: bool = False  # a row that --quick has too
 
     @property
     def trainings(self) -> list[str]:
@@ -42,30 +48,45 @@ class Method:
         return list(dict.fromkeys([self.training, *(training for training, _ in self.team.values())]))
 
 
+def _single(options: str, turns: int = TURNS, share: float = 1.0) -> Training:
+    return Training(f"--workflow single {options}", agents=1, turns=turns, share=share)
+
+
 TRAININGS = {
-    "single_grpo_1": Training(f"--workflow single {CHAINS}", 2.9, agents=1, turns=1),
-    "single_grpo": Training(f"--workflow single {CHAINS}", 3.6, agents=1),
-    "single_tree": Training("--workflow single", agents=1),
-    "mas_grpo": Training(CHAINS, 4.6),
+    "single_grpo_1": _single(CHAINS, turns=1),
+    "single_grpo": _single(CHAINS),
+    "single_grpo_short": _single(CHAINS, share=0.67),
+    "single_grpo_tuned": _single(TUNED),
+    "single_dense": _single(f"{CHAINS} --reward dense"),
+    "single_outcome": _single(f"{CHAINS} --reward outcome"),
+    "single_places": _single(PLACES),
+    "single_tree": _single(""),
+    "single_tree_outcome": _single("--reward outcome"),
+    "mas_grpo": Training(CHAINS),
+    "mas_grpo_short": Training(CHAINS, share=0.56),
+    "mas_grpo_tuned": Training(TUNED),
+    "mas_dense": Training(f"{CHAINS} --reward dense"),
+    "mas_outcome": Training(f"{CHAINS} --reward outcome"),
+    "mas_places": Training(PLACES),
     "shared": Training(""),
     "per_role": Training("--policies per_role"),
-    "near_single": Training(f"--workflow single {NEAR}", agents=1),
+    "near_single": _single(NEAR),
     "near_shared": Training(NEAR),
     "near_per_role": Training(f"{NEAR} --policies per_role"),
     "near_tool_user_alone": Training(f"{NEAR} --policies per_role --frozen planner"),
     "near_planner_alone": Training(f"{NEAR} --policies per_role --frozen tool_user"),
     "tool_user_alone": Training("--policies per_role --frozen planner"),
     "planner_alone": Training("--policies per_role --frozen tool_user"),
-    "parallel": Training("--sampling parallel --grouping prompt", 3.5),
+    "parallel": Training("--sampling parallel --grouping prompt"),
     "agent_key": Training("--grouping agent"),
     "turn_key": Training("--grouping turn"),
     "outcome": Training("--reward outcome"),
     "alpha_0": Training("--alpha 0"),
     "alpha_0.5": Training("--alpha 0.5"),
-    "k_2": Training("", 2.0, candidates=2),
-    "k_4": Training("", 1.6, candidates=4),
-    "t_1": Training("", 2.2, turns=1),
-    "t_2": Training("", 1.8, turns=2),
+    "k_2": Training("", candidates=2),
+    "k_4": Training("", candidates=4),
+    "t_1": Training("", turns=1),
+    "t_2": Training("", turns=2),
 }
 
 
@@ -83,41 +104,62 @@ def _all_turns(training: str) -> dict[str, tuple[str, str]]:
     return dict.fromkeys(("tool_user", "planner"), (training, "shared"))
 
 
-METHODS = [
-    Method("single agent, untrained", "single_tree", untrained=True),
-    Method("single agent + GRPO, T = 1", "single_grpo_1"),
-    Method("single agent + GRPO", "single_grpo"),
-    Method("single agent + tree", "single_tree"),
-    Method("MAS, untrained", "shared", untrained=True),
-    Method("MAS + GRPO", "mas_grpo"),
-    Method("MAS + AT-GRPO, shared policy", "shared"),
-    Method("MAS + AT-GRPO, policy per role", "per_role"),
-]
-ROLES = [
-    Method("roles trained alone, then combined", "tool_user_alone", team=_alone(), quick=True),
-    Method("policies of the roles swapped", "per_role", team=_swapped("per_role"), quick=True),
-    Method("short sight: single agent + tree", "near_single"),
-    Method("short sight: shared policy", "near_shared"),
-    Method("short sight: policy per role", "near_per_role"),
-    Method("short sight: alone, then combined", "near_tool_user_alone", team=_alone("near_")),
-    Method("short sight: policies swapped", "near_per_role", team=_swapped("near_per_role")),
-]
-ABLATIONS = [
-    Method("parallel chains instead of a tree", "parallel"),
-    Method("groups by agent, turns pooled", "agent_key"),
-    Method("groups by turn, agents pooled", "turn_key", quick=True),
-    Method("outcome reward only", "outcome"),
-    Method("alpha = 0 (local reward only)", "alpha_0"),
-    Method("alpha = 0.5", "alpha_0.5"),
-    Method("alpha = 1", "shared"),
-    Method("K = 2", "k_2"),
-    Method("K = 4", "k_4"),
-    Method("K = 8", "shared"),
-    Method("T = 1", "t_1", team=_all_turns("t_1")),
-    Method("T = 2", "t_2", team=_all_turns("t_2")),
-    Method("T = 4", "shared"),
-]
-CLAIMS = {  # of the paper: the row that should be better, and the row it is compared with, by their labels
+TABLES = {
+    "methods": [
+        Method("single agent, untrained", "single_tree", untrained=True, quick=True),
+        Method("single agent + GRPO, T = 1", "single_grpo_1", quick=True),
+        Method("single agent + GRPO", "single_grpo", quick=True),
+        Method("single agent + tree", "single_tree", quick=True),
+        Method("MAS, untrained", "shared", untrained=True, quick=True),
+        Method("MAS + GRPO", "mas_grpo", quick=True),
+        Method("MAS + AT-GRPO, shared policy", "shared", quick=True),
+        Method("MAS + AT-GRPO, policy per role", "per_role", quick=True),
+    ],
+    "roles": [
+        Method("roles trained alone, then combined", "tool_user_alone", team=_alone(), quick=True),
+        Method("policies of the roles swapped", "per_role", team=_swapped("per_role"), quick=True),
+        Method("short sight: single agent + tree", "near_single"),
+        Method("short sight: shared policy", "near_shared"),
+        Method("short sight: policy per role", "near_per_role"),
+        Method("short sight: alone, then combined", "near_tool_user_alone", team=_alone("near_")),
+        Method("short sight: policies swapped", "near_per_role", team=_swapped("near_per_role")),
+    ],
+    "ablations": [
+        Method("parallel chains instead of a tree", "parallel"),
+        Method("groups by agent, turns pooled", "agent_key"),
+        Method("groups by turn, agents pooled", "turn_key", quick=True),
+        Method("outcome reward only", "outcome"),
+        Method("alpha = 0 (local reward only)", "alpha_0"),
+        Method("alpha = 0.5", "alpha_0.5"),
+        Method("alpha = 1", "shared"),
+        Method("K = 2", "k_2"),
+        Method("K = 4", "k_4"),
+        Method("K = 8", "shared"),
+        Method("T = 1", "t_1", team=_all_turns("t_1")),
+        Method("T = 2", "t_2", team=_all_turns("t_2")),
+        Method("T = 4", "shared"),
+    ],
+    "credit": [  # what is it that helps: the tree, rewards for each action, or the rate of learning?
+        Method("single agent: tree, dense", "single_tree"),
+        Method("single agent: tree, outcome", "single_tree_outcome"),
+        Method("single agent: chains, dense", "single_dense"),
+        Method("single agent: chains, outcome", "single_outcome"),
+        Method("single agent: GRPO", "single_grpo"),
+        Method("single agent: GRPO, as many candidates", "single_grpo_short"),
+        Method("single agent: GRPO, tuned", "single_grpo_tuned"),
+        Method("single agent: chains by turn and agent", "single_places"),
+        Method("team: tree, dense", "shared"),
+        Method("team: tree, outcome", "outcome"),
+        Method("team: chains, dense", "mas_dense"),
+        Method("team: chains, outcome", "mas_outcome"),
+        Method("team: GRPO", "mas_grpo"),
+        Method("team: GRPO, as many candidates", "mas_grpo_short"),
+        Method("team: GRPO, tuned", "mas_grpo_tuned"),
+        Method("team: chains by turn and agent", "mas_places"),
+    ],
+}
+# Of the paper: the row that should be better, the row it is compared with, and the latter's shorter schedule if any.
+CLAIMS: dict[str, tuple[str, ...]] = {
     "tree groups against trajectory groups, team": ("MAS + AT-GRPO, shared policy", "MAS + GRPO"),
     "tree groups against trajectory groups, single agent": ("single agent + tree", "single agent + GRPO"),
     "team against single agent, both GRPO": ("MAS + GRPO", "single agent + GRPO"),
@@ -127,38 +169,32 @@ CLAIMS = {  # of the paper: the row that should be better, and the row it is com
     ),
     "team against single agent, both with trees": ("MAS + AT-GRPO, shared policy", "single agent + tree"),
     "policy per role against shared policy": ("MAS + AT-GRPO, policy per role", "MAS + AT-GRPO, shared policy"),
-    "short sight: team against single agent": (
-        "short sight: shared policy",
-        "short sight: single agent + tree",
-    ),
+    "short sight: team against single agent": ("short sight: shared policy", "short sight: single agent + tree"),
     "short sight: policy per role against shared policy": (
         "short sight: policy per role",
         "short sight: shared policy",
     ),
 }
+for who in ("single agent", "team"):
+    tree, grpo = f"{who}: tree, dense", f"{who}: GRPO"
+    CLAIMS[f"{who}: tree against chains, dense"] = (tree, f"{who}: chains, dense")
+    CLAIMS[f"{who}: tree against chains, outcome"] = (f"{who}: tree, outcome", f"{who}: chains, outcome")
+    CLAIMS[f"{who}: dense against outcome, tree"] = (tree, f"{who}: tree, outcome")
+    CLAIMS[f"{who}: tree against GRPO"] = (tree, grpo, f"{grpo}, as many candidates")
+    CLAIMS[f"{who}: tree against tuned GRPO"] = (tree, f"{grpo}, tuned")
+    CLAIMS[f"{who}: tree against chains by turn and agent"] = (tree, f"{who}: chains by turn and agent")
+
 NOTES = f"""\
 - Budget: a step samples at most {BUDGET} candidates in every row, environments x agents x turns x K. Environments that
   are solved early need fewer; the column has the mean that was sampled. `T` and `K` trade against environments a step.
 - Success: greedy, no tree, {TURNS} turns (the single agent with T = 1 plays one, as published), the same held-out
   levels for every row and seed. ± is the standard error over seeds.
-- Equal budgets: the success of each seed when it had sampled so many candidates or tokens, or trained for so many
-  seconds, read off a straight line between two evaluations. The budget is the largest that all runs of a table reached;
-  the comparisons with short sight use that of their own table.
+- Equal candidates: a row whose schedule is shorter, so that it has sampled as many when it ends. Where there is none,
+  the success of each seed when it had sampled so many, read off a straight line between two evaluations: then the
+  learning rate had not yet come down. The budget is the largest that all runs of a table reached.
 - Differences: of runs with the same seed; in brackets the 95% interval of their mean (t distribution), then the number
-  of seeds where the difference is positive. The interval covers the variation between seeds, not the choice of the
-  held-out boards, which are the same for all; nothing corrects for the number of comparisons. Equal steps: the last
-  that all runs of both rows have reached.
-- Signal: share of groups whose rewards differ; the others teach nothing. Signal and candidates a step are means over
-  all steps that a row was trained.
-- Untrained: after the warm start, which imitates noise.
-- Trained alone: each role is trained (policy per role) while the other one stays at its warm start; then both play
-  together. Each role learns from as many candidates of its own as in the row with a policy per role.
-- Swapped: the two policies of the row with a policy per role play each other's role.
-- Short sight (planner_sees=near): the planner, and so the single agent, sees only its cell and which of its four
-  neighbours are free; only the tool user sees the board and the goal. The single agent never learns where the goal is,
-  so the lead of the team over it measures information, not training.
-- Parallel chains: K independent chains, agent- and turn-wise groups, own rewards. Groups may only compare answers to
-  one prompt, and after the first action few chains share one.
-- Pooled groups: trees as in AT-GRPO, but a group also compares answers to different prompts.
-- Outcome reward: 1 for an action that solves the task, else 0.
+  of seeds where the difference is positive. They cover the variation between seeds, not the choice of held-out boards.
+  p: of the differences at equal steps, two-sided, corrected by Holm for all comparisons of this page.
+- Signal: share of groups whose rewards differ; the others teach nothing.
+- Untrained, alone and combined, swapped, short sight, pooled: docs/runs.md. Rewards: studies/ablations.py.
 """

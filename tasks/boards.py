@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -68,6 +69,21 @@ def render_answer(answer: list) -> str:
         + ", ".join(render_answer(part) if isinstance(part, list) else str(part) for part in answer[:MAX_MOVES])
         + "]"
     )
+
+
+def with_arrows(picture: Sequence[str], way: Sequence[Cell]) -> str:
+    """A board with the way that an answer takes: ^ v < > in the cells that it enters.
+
+    >>> print(with_arrows(["P.#", "..G"], [(0, 0), (0, 1), (1, 1), (1, 2)]))
+    P > #
+    . v G
+    """
+    cells = [list(row) for row in picture]
+    arrows = dict(zip(MOVES.values(), "^v<>", strict=True))
+    for (r, c), (row, column) in pairwise(way):
+        if cells[row][column] in ". $":
+            cells[row][column] = arrows[row - r, column - c]
+    return "\n".join(" ".join(row) for row in cells)
 
 
 def parse_moves(answer: list) -> list[str | None]:
@@ -182,7 +198,7 @@ class Board(Env):
     def _load(self) -> None:
         """Set the state to the start of the current level; subclasses extend it."""
         self.done = self.solved = False
-        self.proposal, self.note, self.best = None, FIRST_TURN, 0.0
+        self.proposal, self.note, self.best, self.way = None, FIRST_TURN, 0.0, ()
         self.program = self.result = ""
 
     def _new_high(self, potential: float) -> float:
@@ -246,7 +262,9 @@ class Board(Env):
             self.program, self.result = f"The tool user's program:\n{told}", f"Your last program:\n{told}"
         else:
             answer = parse_answer(text)
-        outcome = self.copy()._apply(answer or [])
+        twin = self.copy()
+        outcome = twin._apply(answer or [])
+        self.way = twin.way
         self.proposal = None if answer is None else render_answer(answer)
         if self.tool == "direct":
             readable, ran = answer is not None, answer is not None and outcome.legal

@@ -116,6 +116,7 @@ class PlanPath(Board):
 
     def _apply(self, answer: list) -> Outcome:
         moves, before, bumps = parse_moves(answer), self.distance[self.position], 0
+        self.way = (self.position,)
         for move in moves[: self.max_moves]:
             step = MOVES.get(move or "", (0, 0))
             there = (self.position[0] + step[0], self.position[1] + step[1])
@@ -123,6 +124,7 @@ class PlanPath(Board):
                 bumps += 1
                 continue
             self.position = there
+            self.way += (there,)
             if there == self.goal:
                 self.done = self.solved = True
                 break
@@ -159,16 +161,14 @@ class PlanPath(Board):
         towards = f"{abs(down)} {'down' if down > 0 else 'up'} {abs(right)} {'right' if right > 0 else 'left'}"
         return f"walls {walls} {here} goal {towards}"
 
+    def picture(self) -> list[str]:
+        letters = dict.fromkeys(self.walls, "#") | {self.goal: "G", self.position: "P"}
+        return ["".join(letters.get((r, c), ".") for c in range(self.cols)) for r in range(self.rows)]
+
     def render(self) -> str:
         """The board as a drawing, whatever `view` the agents have."""
         (r, c), goal = self.position, self.goal
-        grid = "\n".join(
-            " ".join(
-                "P" if (i, j) == (r, c) else "G" if (i, j) == goal else "#" if (i, j) in self.walls else "."
-                for j in range(self.cols)
-            )
-            for i in range(self.rows)
-        )
+        grid = "\n".join(" ".join(row) for row in self.picture())
         return (
             f"Board (P you, G goal, # blocked, . free):\n{grid}\n"
             f"You are at ({r},{c}), the goal is at ({goal[0]},{goal[1]}). {self.note}"

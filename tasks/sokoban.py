@@ -174,6 +174,7 @@ class Sokoban(Board):
 
     def _apply(self, answer: list) -> Outcome:
         moves, bumps = parse_moves(answer), 0
+        places = [self.player]
         for move in moves[: self.max_moves]:
             shift = self.shifts.get(move or "", 0)
             there = _shift(self.player, shift)
@@ -182,11 +183,14 @@ class Sokoban(Board):
                 bumps += 1
                 continue
             self.player = there
+            places.append(there)
             if there & self.boxes:
                 self.boxes ^= there | behind
             if self.boxes == self.goals:
                 self.done = self.solved = True
                 break
+        spots = {bit: cell for cell, bit in self.cells.items()}
+        self.way = tuple(spots[place] for place in places)
         pushes, at_start = self._pushes(self.boxes, self.player), self._pushes(*self.start)
         share = self._new_high(0.0 if pushes is None or not at_start else 1 - pushes / at_start)
         legal = bool(moves) and not bumps and len(moves) <= self.max_moves
@@ -217,18 +221,21 @@ class Sokoban(Board):
                     queue.append((there, first or move))
         return None
 
-    def _describe(self, agent: str = "") -> str:
+    def picture(self) -> list[str]:
         symbols = {(0, 0, 0): " ", (0, 0, 1): ".", (1, 0, 0): "$", (1, 0, 1): "*", (0, 1, 0): "@", (0, 1, 1): "+"}
         drawing = [""] * self.rows
         for (r, _), bit in self.cells.items():
             box, player, goal = (int(bool(bit & mask)) for mask in (self.boxes, self.player, self.goals))
             drawing[r] += symbols[box, player, goal] if bit & self.floor else "#"
+        return drawing
+
+    def _describe(self, agent: str = "") -> str:
         named = {"You are": self.player, "boxes": self.boxes, "goals": self.goals}
         places = ", ".join(
             f"{name} at {' '.join(f'({r},{c})' for (r, c), bit in self.cells.items() if bit & mask)}"
             for name, mask in named.items()
         )
-        return "\n".join(["Board:", *drawing, f"{places}. {self.note}"])
+        return "\n".join(["Board:", *self.picture(), f"{places}. {self.note}"])
 
 
 def _shift(mask: int, by: int) -> int:

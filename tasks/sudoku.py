@@ -114,6 +114,10 @@ class Sudoku(Board):
         ]
         return [cells[i : i + n] for i in range(0, n * n, n)]
 
+    def picture(self) -> list[str]:
+        n = self.size
+        return ["".join(map(str, self.grid[i : i + n])).replace("0", ".") for i in range(0, n * n, n)]
+
     def _describe(self, agent: str = "") -> str:
         n = self.size
         clues, grid = (

@@ -180,7 +180,7 @@ def make_results(**rows):
     for label, runs in rows.items():
         curves = [[[step, value, 200] for step, value in run.items()] for run in runs]
         numbers = [{"seed": s, "curve": curve, "samples": 1000, "signal": 0.25} for s, curve in enumerate(curves)]
-        made.append({"section": "Methods", "label": label, "curves": True, "trainings": [label], "runs": numbers})
+        made.append({"section": "Methods", "label": label, "runs": numbers})
     session = {"command": "python experiments.py --jobs 9", "date": "2026-01-02", "minutes": 7.25, "finished": 4,
                "jobs": 9, "machine": "Linux, a processor, 64 cores"}  # fmt: skip
     return {"steps": 50, "seeds": [0, 1, 2], "rows": made, "claims": {}, "sessions": [session]}

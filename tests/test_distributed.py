@@ -386,8 +386,7 @@ def run_training(folder, size, options):
     weights = {
         path.name: AutoModelForCausalLM.from_pretrained(path).state_dict() for path in last.iterdir() if path.is_dir()
     }
-    recorded = [(Path(folder) / f"{name}.jsonl").read_text().splitlines() for name in ("groups", "trees", "boards")]
-    first = [json.loads(line) for lines in recorded for line in lines]
+    first = [json.loads(line) for line in (Path(folder) / "boards.jsonl").read_text().splitlines()]  # trees: rank 0's
     return rows, weights, ([p.name for p in sorted(Path(folder).iterdir())], [r for r in first if r["step"] == 0])
 
 

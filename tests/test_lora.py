@@ -1,7 +1,11 @@
 """Adapters: policies that share a frozen model, what engines and checkpoints get, ranks, exact resuming."""
 
 import json
+import re
 import shutil
+import tempfile
+import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,10 +19,12 @@ from helpers import (
     small_model,
     watch_gradients,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from ranks import run_ranks
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-import evaluate
 import prepare
 import train
 from distributed.world import World, start
@@ -48,10 +54,8 @@ def pair(checkpointing=False, mesh=None, architecture="qwen3", **layout):
         for i, name in enumerate("ab"):
             for j, (_, weight) in enumerate(lora.adapter_weights(model, name)):
                 weight += 0.1 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(100 * i + j))
-    first = make_policy("a", model, tiny.build_tokenizer(), 1e-2, "cpu", mesh, checkpointing, adapted=True)
-    return first, make_policy(
-        "b", model, first.tokenizer, 1e-2, "cpu", mesh, checkpointing, adapted=True, root=first.root
-    )
+    first = make_policy("a", model, tiny.build_tokenizer(), 1e-2, "cpu", mesh, checkpointing)
+    return first, make_policy("b", model, first.tokenizer, 1e-2, "cpu", mesh, checkpointing, root=first.root)
 
 
 def batch(shift=0):
@@ -105,7 +109,7 @@ def test_a_new_adapter_changes_nothing_and_is_the_same_for_the_same_seed():
     model, again, other = small_model(), small_model(), small_model()
     for one, seed in ((model, 0), (again, 0), (other, 1)):
         lora.add_adapter(one, "p", 4, seed)
-    policy = make_policy("p", model, tiny.build_tokenizer(), 1e-2, adapted=True)
+    policy = make_policy("p", model, tiny.build_tokenizer(), 1e-2)
     expected = dict(small_model().named_parameters())
     assert all(torch.equal(weight, expected[name]) for name, weight in policy.weights())
     own, same, differs = (dict(lora.adapter_weights(one, "p")) for one in (model, again, other))
@@ -119,12 +123,12 @@ def test_an_update_moves_one_adapter_and_nothing_else():
     for policy, other in ((a, b), (b, a)):
         before = named(policy)
         update(policy, batch(), objective(minibatches=2))
-        own = {name for name, _ in policy.trained()}
+        own = {name for name, _ in policy.parameters()}
         moved = {name for name, weight in named(policy).items() if not torch.equal(weight, before[name])}
         assert moved == own
-        assert not own & {name for name, _ in other.trained()}
+        assert not own & {name for name, _ in other.parameters()}
     assert all(weight.grad is None for _, weight in a.model.named_parameters())
-    assert {id(w) for group in a.optimizer.param_groups for w in group["params"]} == {id(w) for _, w in a.trained()}
+    assert {id(w) for group in a.optimizer.param_groups for w in group["params"]} == {id(w) for _, w in a.parameters()}
 
 
 def test_gradients_are_those_of_the_merged_model():
@@ -132,7 +136,7 @@ def test_gradients_are_those_of_the_merged_model():
     a, _ = pair()
     twin = make_policy("twin", plain(a), a.tokenizer, 1e-2)
     seen, expected = watch_gradients(a), watch_gradients(twin)
-    adapters = {name: weight.detach().clone() for name, weight in a.trained()}
+    adapters = {name: weight.detach().clone() for name, weight in a.parameters()}
     for policy in (a, twin):
         update(policy, batch(), objective())
     (found,), (full,) = seen, expected
@@ -178,7 +182,7 @@ def test_a_policy_may_have_any_name(name):
     model = small_model()
     for policy in (name, "z"):
         lora.add_adapter(model, policy, 2, 0)
-    policy = make_policy(name, model, tiny.build_tokenizer(), 1e-2, adapted=True)
+    policy = make_policy(name, model, tiny.build_tokenizer(), 1e-2)
     update(policy, batch(), objective())
     assert policy.shapes.keys() == dict(small_model().named_parameters()).keys() == whole(policy).keys()
 
@@ -348,45 +352,118 @@ def test_a_model_of_a_folder_is_named_not_copied(tmp_path):
     assert saved["base_model_name_or_path"] == str(tmp_path / "model")
 
 
-@pytest.mark.parametrize("name", ["adapter_model.safetensors", "adapter_config.json"])
-def test_a_damaged_adapter_is_named(run, tmp_path, name):
-    copy = tmp_path / "copy"
-    shutil.copytree(run, copy)
-    path = latest_checkpoint(copy) / "planner" / name
-    path.write_bytes(path.read_bytes()[:-3])
-    assert str(path) in refuses(evaluate.main, copy)
-    folder = tmp_path / "alone"
-    shutil.copytree(path.parent, folder)
-    message = refuses(evaluate.main, folder, *RUN[8:])
-    assert message.startswith(f"evaluate.py: error: --model {folder}: ")
-    assert "\n" not in message
+# ---------------------------------------------------------------------------------------------- adapters from elsewhere
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"base_model_name_or_path": None}, "base_model_name_or_path is missing"),
-        ({"base_model_name_or_path": "/nowhere/model"}, "there is no such folder"),
-        ({"use_dora": True}, "only plain LoRA"),
-        ({"bias": "all"}, "only plain LoRA"),
-        ({"peft_type": "IA3"}, "adapter: "),
-        ({"r": 2}, "adapter: "),
-        ({"target_modules": ["q_proj"]}, "does not fit the model: 24 weights"),
-    ],
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory):
+    """A folder as peft saves it, and a loader of its base without the checks of whole models."""
+    folder, config = tmp_path_factory.mktemp("peft"), peft.LoraConfig(
+        r=2, lora_alpha=8, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM", init_lora_weights=False
+    )  # fmt: skip
+    torch.manual_seed(0)
+    peft.get_peft_model(small_model(), config).save_pretrained(folder)
+    change(folder, {"init_lora_weights": True, "base_model_name_or_path": "base"})
+    return folder
+
+
+def change(folder, fields=None, weights=None):
+    path = folder / lora.CONFIG
+    path.write_text(json.dumps(json.loads(path.read_text()) | (fields or {})))
+    if weights:
+        tensors = load_file(folder / lora.WEIGHTS)
+        weights(tensors)
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / lora.WEIGHTS)
+
+
+def outcome(folder):
+    """Log-probs of the merged model, and those by peft (None where it raises). ValueError of one line."""
+    sample, base = make_sample(prompt=[5, 6, 7], response=[8, 9, 4]), (lambda _: (small_model(), None))
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(lora, "load_model", base)
+        found = reference_logprobs(lora.load_whole(str(folder))[0], sample)
+        model = small_model()
+        lora.load_adapter(model, "p", folder)
+        torch.testing.assert_close(reference_logprobs(model, sample), found)
+        try:
+            return found, reference_logprobs(peft.PeftModel.from_pretrained(small_model(), folder), sample)
+        except Exception:
+            return found, None
+
+
+def first(change_of):
+    """The same change of the first A (2, 16), or of the first B, of which B 'up' begins with another name."""
+    return lambda tensors: tensors.update({(name := min(tensors)): change_of(tensors[name])})
+
+
+REFUSED = [  # (fields of the configuration, change of the weights, words of the refusal)
+    ({"base_model_name_or_path": None}, None, "base_model_name_or_path is missing"),
+    ({"revision": "v2"}, None, "revision is 'v2'"),
+    ({"use_dora": True}, None, "use_dora"),
+    ({"use_rslora": True}, None, "use_rslora"),
+    ({"bias": "all"}, None, "bias is 'all'"),
+    ({"peft_type": "IA3"}, None, "peft_type is 'IA3'"),
+    ({"modules_to_save": ["embed_tokens"]}, None, "modules_to_save"),
+    ({"layer_replication": [[0, 2], [1, 2]]}, None, "layer_replication"),
+    ({"alora_invocation_tokens": [1]}, None, "alora_invocation_tokens"),
+    ({"init_lora_weights": "pissa_niter_4"}, None, "init_lora_weights is 'pissa_niter_4'"),
+    ({"rank_pattern": {"q_proj": 1}}, None, "rank_pattern"),
+    ({"layers_to_transform": [0]}, None, "layers_to_transform"),
+    ({"something_new": 3}, None, "something_new is 3"),
+    ({"lora_alpha": float("nan")}, None, "lora_alpha is nan"),
+    ({"lora_alpha": 1e300}, None, "lora_alpha"),
+    ({"lora_alpha": "8"}, None, "lora_alpha"),
+    ({"r": 4}, None, "as r says"),
+    ({"r": True}, None, "r is True"),
+    ({"r": 0}, None, "r is 0"),
+    ({"target_modules": "all-linear"}, None, "target_modules is 'all-linear'"),
+    ({"target_modules": ["q_proj"]}, None, "down_proj.lora_A.weight in it"),
+    ({"target_modules": ["q_proj", "down_proj", "up_proj"]}, None, "up_proj.lora_A"),
+    ({"target_modules": ["lm_head"]}, None, "does not fit the model"),
+    ({}, lambda w: w.update({"base_model.model.lm_head.lora_A.weight": torch.ones(2, 16)}), "lm_head.lora_A"),
+    ({}, first(lambda weight: weight[:1]), "has shapes [1, 24] and [16, 2]"),
+    ({}, first(lambda weight: weight[0]), "has shapes [24]"),
+    ({}, first(lambda weight: weight.int()), "torch.int32"),
+    ({}, first(lambda weight: weight > 0), "torch.bool"),
+    ({}, first(lambda weight: weight / 0), "not finite"),
+    ({"r": 1}, lambda tensors: tensors.update({n: t[:1, :1] for n, t in tensors.items()}), "has shapes [1, 1]"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "weights", "words"), REFUSED)
+def test_an_adapter_that_is_not_plain_is_refused_by_name(elsewhere, tmp_path, fields, weights, words):
+    folder = shutil.copytree(elsewhere, tmp_path / "adapter")
+    change(folder, fields, weights)
+    with pytest.raises(ValueError, match=re.escape(words)) as error:
+        outcome(folder)
+    assert str(error.value).startswith(f"--model {folder}: ")
+    assert "\n" not in str(error.value)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 40) | st.floats() | st.sampled_from(["", "all", "q_proj", "gaussian"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["q_proj", "0"]), inner, max_size=1),
+    max_leaves=3,
 )
-def test_an_adapter_that_cannot_be_used_is_refused(run, tmp_path, change, words):
-    folder = tmp_path / "adapter"
-    shutil.copytree(latest_checkpoint(run) / "planner", folder)
-    saved = json.loads((folder / "adapter_config.json").read_text())
-    (folder / "adapter_config.json").write_text(json.dumps(saved | change))
-    message = refuses(evaluate.main, folder, *RUN[8:])
-    assert words in message
-    assert message.startswith("evaluate.py: error: --model ")
-    assert "\n" not in message
 
 
-def test_without_peft_the_error_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "peft", None)
-    message = refuses(train.main, *RUN, *LORA, "--warm-start", "0", "--steps", "1", "--output-dir", tmp_path / "run")
-    assert "--adapter lora: peft cannot be imported" in message
-    assert "pip install" in message
+@settings(max_examples=60, deadline=None)
+@given(name=st.sampled_from([*peft.LoraConfig().to_dict(), "unknown"]), value=VALUES)
+def test_any_field_is_refused_or_computes_what_peft_does(elsewhere, name, value):
+    with tempfile.TemporaryDirectory() as parent, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected, _ = outcome(elsewhere)
+        folder = shutil.copytree(elsewhere, Path(parent) / "adapter")
+        change(folder, {name: value})
+        try:
+            found, theirs = outcome(folder)
+        except ValueError as error:
+            assert "\n" not in str(error)  # noqa: PT017
+        else:
+            torch.testing.assert_close(found, expected if theirs is None else theirs, atol=1e-5, rtol=1e-5)
+
+
+def test_a_run_that_was_copied_plays_on_its_own_base(run, tmp_path):
+    """Though another model lies where the base was when the run was made."""
+    folder = latest_checkpoint(shutil.copytree(run, tmp_path / "copy")) / "planner"
+    assert lora.base_of(folder) == str(tmp_path / "copy" / "bases" / "tool_user")

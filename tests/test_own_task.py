@@ -1,6 +1,7 @@
 """A class of one's own on the command lines: from any folder, with data, with max_turns, in every command."""
 
 import json
+from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -229,18 +230,16 @@ def test_a_run_folder_is_named_after_the_class(folder):
 
 
 def test_the_experiments_of_another_task_are_the_rows_that_it_has(folder):
-    plan, _ = experiments.parse(["--quick", *task(folder), "--env-options", "weight=2"])
+    own = Namespace(quick=True, tables=["methods", "roles"], seeds=None, steps=None, output_dir=None)
+    plan = experiments.make_plan(own, [*task(folder), "--env-options", "weight=2"])
     assert plan.folder == Path("runs/experiments-Quiz-quick")
-    labels = [row.label for row in plan.rows]
+    labels = [row.label for rows in plan.tables.values() for row in rows]
     assert "MAS + GRPO" in labels
     assert not [label for label in labels if "single" in label or "roles" in label]
-    options = plan.jobs[0].options
+    options = next(iter(plan.runs.values()))
     assert options[options.index("--env-options") :][:2] == ["--env-options", "weight=2"]
     config, _ = parse(options)
     assert (config.task, config.data) == (f"{folder}/quiz.py:Quiz", f"{folder}/train.jsonl")
-    whole, board = (experiments.parse(argv)[0] for argv in (["--quick"], ["--quick", "--task", "sudoku"]))
-    assert [row.label for row in board.rows] == [row.label for row in whole.rows]
-    assert "--task" not in whole.jobs[0].options
 
 
 def test_a_file_that_raises_is_named_with_its_line(folder):

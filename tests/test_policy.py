@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grouping import assign_advantages, group_samples
 from model import tiny
+from model.chat import decode, encode
 from model.loading import load_model
 from model.policy import Policy, make_optimizer, make_policy
 from records.checkpoint import append_row, cut_log, latest_checkpoint, load_optimizers, save_checkpoint
@@ -66,18 +67,18 @@ def test_tiny_is_small_and_its_vocabulary_fits():
 )
 def test_tiny_reads_back_what_it_writes(text):
     policy = tiny_policy()
-    assert policy.decode(policy.tokenizer(text, add_special_tokens=False).input_ids) == text
+    assert decode(policy.tokenizer, policy.tokenizer(text, add_special_tokens=False).input_ids) == text
 
 
 def test_a_prompt_is_the_user_message_ready_for_the_answer():
     """The template leaves the rules out, which is documented; every special token of it is one id."""
     policy = tiny_policy()
-    ids = policy.encode(MESSAGES)
+    ids = encode(policy.tokenizer, MESSAGES)
     assert policy.tokenizer.decode(ids) == "<|user|>tool_user\n (1,2) x<|assistant|>"
     assert all(isinstance(i, int) for i in ids)
     assert ids[-1] == policy.tokenizer.convert_tokens_to_ids("<|assistant|>")
     assert policy.stop_ids == {policy.tokenizer.eos_token_id}
-    assert policy.decode([*ids[1:4], policy.tokenizer.eos_token_id]) == policy.decode(ids[1:4])
+    assert decode(policy.tokenizer, [*ids[1:4], policy.tokenizer.eos_token_id]) == decode(policy.tokenizer, ids[1:4])
 
 
 def test_thinking_mode_is_off_in_templates_that_know_it():
@@ -85,7 +86,7 @@ def test_thinking_mode_is_off_in_templates_that_know_it():
     policy.tokenizer.chat_template = (
         "{{ messages[-1].content }}{% if enable_thinking is defined and not enable_thinking %}[quiet]{% endif %}"
     )
-    assert policy.tokenizer.decode(policy.encode(MESSAGES)).endswith("[quiet]")
+    assert policy.tokenizer.decode(encode(policy.tokenizer, MESSAGES)).endswith("[quiet]")
 
 
 def test_warm_start_learns_the_format_and_repeats():
@@ -113,8 +114,8 @@ def test_a_checkpoint_loads_with_auto_classes_and_gives_equal_log_probs(tmp_path
         reference_logprobs(model, sample), reference_logprobs(policy.model, sample), atol=0, rtol=0
     )
     assert tokenizer.chat_template == policy.tokenizer.chat_template
-    assert tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, return_dict=False) == policy.encode(
-        MESSAGES
+    assert tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, return_dict=False) == encode(
+        policy.tokenizer, MESSAGES
     )
 
 
@@ -142,7 +143,7 @@ def test_moments_in_eight_bits_train_and_go_on_from_a_checkpoint(tmp_path):
 
     def start(kind, folder=None):
         model, tokenizer = load_model(str(folder)) if folder else tiny.build(0)
-        return make_policy("p", model, tokenizer, 9.0, adam_eps=1e-8, optimizer=kind)
+        return make_policy("p", model, tokenizer, 9.0, optimizer=kind)
 
     def train(policy, steps=2):
         policy.set_lr(1e-3)

@@ -22,12 +22,9 @@ from ranks import run_ranks
 import evaluate
 import report
 import train
-from distributed.world import World
 from envs import Reward
 from options import BY_MODEL, RANGES, make_parser, parse, shown
 from records.checkpoint import cut_log, latest_checkpoint, read_state, save_checkpoint
-from records.log import Log
-from records.metrics import step_line
 from records.reading import nearest_folder
 from records.run_folder import locked, read_sealed, write_sealed
 from records.stop import Stop, Stopped, how_to_go_on
@@ -596,17 +593,6 @@ def test_the_command_that_goes_on_is_whole(tmp_path, monkeypatch):
 # ---------------------------------------------------------- console
 
 
-@pytest.mark.parametrize(("agents", "policies"), [(1, 1), (2, 2), (3, 3), (5, 1), (9, 9)])
-def test_step_lines_fit_in_80_columns(agents, policies):
-    names = [f"reasoner_{i}" for i in range(agents)]
-    row = {"step": 12344, "solved": 0.5, "groups/dead_share": 1.0, "turns": 12.25}
-    row |= {f"{name}/reward": 1.25 + i / 10 for i, name in enumerate(names)} | {f"{n}/entropy": 0.5 for n in names}
-    line = step_line(row, 12345, tuple(names), names[:policies], 1234.56)
-    assert len(line) <= 80, line
-    assert line.startswith("step 12345/12345 solved 0.50 reward 1.25")
-    assert "-" in step_line({k: v for k, v in row.items() if "entropy" not in k}, 9, ("a",), ["p"], 1.0)
-
-
 def test_a_redirected_console_has_whole_lines_in_order_and_no_bar(tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
@@ -631,15 +617,6 @@ def test_a_redirected_console_has_whole_lines_in_order_and_no_bar(tmp_path):
     assert places == sorted(places)
     assert lines[-2].endswith(f"python evaluate.py {tmp_path / 'run'}")
     assert lines[-1].startswith("held-out success ")
-
-
-def test_only_the_main_rank_has_a_bar_and_only_on_a_terminal(tmp_path, monkeypatch):
-    hidden = []
-    monkeypatch.setattr("records.log.tqdm", lambda *args, **options: hidden.append(options["disable"]) or args[0])
-    for rank in (0, 1):
-        log = Log(tmp_path, World(rank=rank), 3, [], [], lambda agent, ids: "", 0, None, None)
-        assert list(log.progress(1)) == [1, 2]
-    assert hidden == [None, True]  # None: tqdm itself looks whether there is a terminal
 
 
 def test_every_log_is_on_disk_before_the_checkpoint_counts(tmp_path, monkeypatch):

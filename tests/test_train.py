@@ -9,16 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers import Toy, make_sample
 from transformers import AutoModelForCausalLM
 
 import prepare
 import train
-from grouping import assign_advantages, group_samples
 from options import Config, parse, parse_policies
 from records.checkpoint import latest_checkpoint
-from records.metrics import alarms, groups_per_turn, rollout_metrics, step_line, transcript
-from rollout import Action, Episode, Rollout
 from tasks.boards import Board
 
 ROOT = Path(__file__).parent.parent
@@ -363,53 +359,3 @@ def test_the_learning_rate_warms_up_and_decays():
     config = Config(steps=11, lr=1.0, lr_warmup=2, lr_final=0.5)
     assert [train.learning_rate(config, step) for step in (0, 1, 10)] == pytest.approx([0.5, 0.95, 0.5])
     assert train.learning_rate(Config(steps=1, lr=1.0, lr_warmup=0), 0) == 1.0
-
-
-# -------------------------------------------------------------------------------------------------------------- metrics
-
-
-def row_of(groups):
-    """The metrics of groups given as lists of rewards; the solved share is 0."""
-    samples = [make_sample(r, key=(env, env % 2, "ann")) for env, group in enumerate(groups) for r in group]
-    collected = group_samples(samples)
-    result = Rollout([Episode(0, samples=samples)])
-    return rollout_metrics(result, assign_advantages(collected) | groups_per_turn(collected))
-
-
-def test_dead_groups_are_counted_and_announced():
-    """8 of 10 pairs without spread are too many, 7 are not yet."""
-    for dead, announced in ((8, True), (7, False)):
-        row = row_of([[1.0, 1.0]] * dead + [[0.0, 1.0]] * (10 - dead))
-        assert row["groups/dead_share"] == pytest.approx(dead / 10)
-        assert (row["groups/constant"], row["groups/trained"]) == (dead, 10 - dead)
-        assert any("no spread" in alarm for alarm in alarms(row, [])) == announced
-
-
-def test_singletons_invalid_samples_and_groups_of_each_turn_are_counted():
-    row = row_of([[1.0], [0.0, 1.0], [0.0, 1.0, 1.0]])
-    assert row["groups/per_turn"] == [2, 1]
-    assert (row["groups/singleton"], row["groups/invalid"], row["samples"]) == (1, 0, 6)
-    assert row["ann/reward"] == pytest.approx(4 / 6)
-
-
-@pytest.mark.parametrize(
-    ("values", "word"), [({"p/logprob_gap": 0.5}, "engine and trainer"), ({"p/entropy": 0.001}, "entropy"), ({}, None)]
-)
-def test_what_looks_broken_is_said(values, word):
-    row = {"groups/dead_share": 0.0, "solved": 0.0, "p/logprob_gap": 0.0, "p/entropy": 1.0, **values}
-    found = alarms(row, ["p"])
-    assert len(found) == (word is not None)
-    assert all(word in alarm and "policy p" in alarm for alarm in found)
-
-
-def test_a_row_and_a_transcript_can_be_read():
-    row = row_of([[0.0, 1.0]])
-    line = step_line(row | {"step": 4, "p/entropy": 1.25}, 9, ("ann", "bob"), ["p"], 0.5)
-    assert line.startswith("step 5/9 ")
-    assert "entropy 1.25" in line
-    env = Toy(("ann",))
-    messages = env.observe("ann")
-    episode = Episode(3, actions=[Action(0, "ann", messages, "7!", env.step("ann", "7!"))], solved=True)
-    text = transcript(Rollout([episode]), 4, "P.G")
-    for part in ("step 5", "P.G", "environment 3", messages[-1]["content"], "7!", "team 1.00", "local 0.70", "solved"):
-        assert part in text

@@ -1,48 +1,66 @@
-"""Recorded trees: texts, rewards and prompts stand where they belong, for trees, chains and failures of the scorer."""
+"""Recorded trees: texts, rewards, prompts and boards stand where they belong, for trees, chains and failures."""
 
 import json
 
+import pytest
 from helpers import ScriptedEngine, Toy, make_sample
 
 from grouping import assign_advantages, group_samples, trajectory_key
-from records.checkpoint import append_row, cut_log
-from records.trees import tree_rows
+from records.trees import transcript, tree_rows
 from rollout import Episode, Rollout, rollout_chains, rollout_tree
+from tasks.plan_path import PlanPath
 
 
-def record(envs, script, sample=rollout_tree, limit=1, k=3, turns=2):
+class Drawn(Toy):
+    """A Toy that draws its log."""
+
+    def render(self):
+        return "|".join(self.log) or "empty"
+
+
+class Moody(Drawn):
+    """Its second life is worth something else than its first."""
+
+    lives = 0
+
+    def step(self, agent, text):
+        type(self).lives += 1
+        return super().step(agent, str(type(self).lives % 9))
+
+
+def record(envs, script, sample=rollout_tree, limit=1, turns=2, level=None):
     engine = ScriptedEngine(script)
-    result = sample(
-        envs, engine, encode=engine.encode, decode=engine.decode, num_candidates=k, max_turns=turns, alpha=1.0
-    )
-    groups = (
-        group_samples(result.samples, trajectory_key) if sample is rollout_chains else group_samples(result.samples)
-    )
-    assign_advantages(groups)
-    return tree_rows(result, 7, engine.decode, limit)
+    result = sample(envs, engine, encode=engine.encode, decode=engine.decode, num_candidates=3, max_turns=turns)
+    key = (trajectory_key,) if sample is rollout_chains else ()
+    assign_advantages(group_samples(result.samples, *key))
+    return tree_rows(result, 7, engine.decode, limit, level)
 
 
 def values(stage, name):
-    return [candidate[name] for candidate in stage["candidates"]]
+    return [candidate.get(name) for candidate in stage["candidates"]]
 
 
 def prompts(row, episode):
-    return [[row["messages"][number] for number in stage["prompt"]] for stage in episode["stages"]]
+    return [[row["messages"][number]["content"] for number in stage["prompt"]] for stage in episode["stages"]]
 
 
-def contents(row, episode):
-    return [[message["content"] for message in prompt] for prompt in prompts(row, episode)]
+def boards(row, episode=0):
+    """(before, after each candidate) of every stage; None where no board is shown."""
+    shown = [*row["boards"], None]
+    stages = row["episodes"][episode]["stages"]
+    return [(shown[s.get("board", -1)], [shown[c.get("board", -1)] for c in s["candidates"]]) for s in stages]
 
 
 def test_every_stage_has_its_own_prompt_and_its_own_candidates():
     script = {"ann": "152", "bob": "433"}
     (row,) = record([Toy()], lambda request, k: script[request.agent][k])
     (episode,) = row["episodes"]
-    assert (row["step"], row["env"], episode["trajectory"], episode["ended"]) == (7, 0, None, "turns")
+    assert (row["step"], row["env"], row["boards"]) == (7, 0, [])
+    assert (episode["trajectory"], episode["ended"]) == (None, "turns")
     assert [(stage["turn"], stage["agent"]) for stage in episode["stages"]] == [
         (0, "ann"), (0, "bob"), (1, "ann"), (1, "bob"),
     ]  # fmt: skip
-    assert contents(row, episode) == [
+    assert prompts(row, episode) == [
         ["toy ann sees nothing"],
         ["toy bob sees ann:5"],
         ["toy ann sees ann:5 bob:4"],
@@ -52,10 +70,11 @@ def test_every_stage_has_its_own_prompt_and_its_own_candidates():
     assert values(ann, "text") == ["1", "5", "2"]
     assert values(ann, "committed") == [False, True, False]
     assert values(ann, "local") == values(ann, "reward") == [0.1, 0.5, 0.2]
-    assert values(ann, "advantage") == [-0.8006369, 1.120892, -0.3202548]  # of .1 .5 .2: mean .2667, std .2082
+    assert values(ann, "advantage") == [-0.800637, 1.120892, -0.320255]  # of .1 .5 .2: mean .2667, std .2082
     assert values(ann, "tokens") == [2, 2, 2]  # the digit and the stop token
     assert values(bob, "text") == ["4", "3", "3"]
     assert bob["candidates"][0]["info"] == {"format": 1.0, "actions": 2.0}
+    assert json.loads(json.dumps(row)) == row
 
 
 def test_every_number_of_a_candidate_is_recorded_under_its_own_name():
@@ -63,8 +82,7 @@ def test_every_number_of_a_candidate_is_recorded_under_its_own_name():
         1.25, response=(52, 50, 0), key=(0, 0, "ann"), team=0.75, local=0.5, advantage=-0.33333, truncated=True,
         committed=True, info={"format": 1.0},
     )  # fmt: skip
-    rollout = Rollout([Episode(0, samples=[sample])])
-    (row,) = tree_rows(rollout, 0, ScriptedEngine.decode, 1)
+    (row,) = tree_rows(Rollout([Episode(0, samples=[sample])]), 0, ScriptedEngine.decode, 1)
     assert row["episodes"][0]["stages"][0]["candidates"] == [
         {
             "text": "42", "tokens": 3, "team": 0.75, "local": 0.5, "reward": 1.25, "advantage": -0.33333,
@@ -73,59 +91,99 @@ def test_every_number_of_a_candidate_is_recorded_under_its_own_name():
     ]  # fmt: skip
 
 
-def test_only_the_first_environments_are_recorded_in_order():
-    rows = record([Toy(), Toy(), Toy()], lambda request, k: str(k), limit=2)
-    assert [row["env"] for row in rows] == [0, 1]
+@pytest.mark.parametrize(("limit", "chosen"), [(0, []), (1, [2]), (2, [2, 3]), (3, [0, 2, 3])])
+def test_the_first_environments_with_a_signal_are_recorded_in_order(limit, chosen):
+    envs = [Toy(name=name) for name in ("flat", "flat", "full", "full")]
+
+    def script(request, k):
+        return str(k) if "full" in "".join(map(chr, request.prompt_ids)) else "4"
+
+    assert [row["env"] for row in record(envs, script, limit=limit)] == chosen
 
 
 def test_chains_are_k_episodes_that_share_one_comparison():
     """Trajectory 2 solves the task at once; the others never do. The reward of all its samples is the return."""
-    (row,) = record([Toy()], lambda request, k: "9!" if request.seed % 3 == 2 else "1", sample=rollout_chains)
+    (row,) = record([Toy()], lambda request, k: "9!" if request.seed % 3 == 2 else "1", rollout_chains)
     assert [episode["trajectory"] for episode in row["episodes"]] == [0, 1, 2]
     assert [episode["solved"] for episode in row["episodes"]] == [False, False, True]
     assert [len(episode["stages"]) for episode in row["episodes"]] == [4, 4, 1]
-    assert all(len(stage["candidates"]) == 1 for episode in row["episodes"] for stage in episode["stages"])
     first, last = row["episodes"][0], row["episodes"][2]
-    assert [values(stage, "advantage") for stage in first["stages"]] == [[-0.5773493]] * 4  # returns 0 0 1
-    assert values(last["stages"][0], "reward") == [1.0]
-    assert values(last["stages"][0], "advantage") == [1.154699]
-    assert contents(row, first)[1] == ["toy bob sees ann:1"]
-    assert contents(row, last) == [["toy ann sees nothing"]]
+    assert [values(stage, "advantage") for stage in first["stages"]] == [[-0.577349]] * 4  # returns 0 0 1
+    assert (values(last["stages"][0], "reward"), values(last["stages"][0], "advantage")) == ([1.0], [1.154699])
+    assert prompts(row, first)[1] == ["toy bob sees ann:1"]
     assert [message["content"] for message in row["messages"]].count("toy ann sees nothing") == 1  # written once
 
 
-def test_a_candidate_that_could_not_be_scored_is_marked():
-    (row,) = record([Toy()], lambda request, k: ("infra", "4", "6")[k], turns=1)
-    stage = row["episodes"][0]["stages"][0]
-    assert values(stage, "valid") == [False, True, True]
-    assert values(stage, "advantage")[0] == 0.0
-    assert values(stage, "committed") == [False, False, True]
-
-
-def test_a_stage_that_nobody_could_score_shows_the_prompt_as_the_model_read_it():
-    (row,) = record([Toy()], lambda request, k: "infra" if request.agent == "bob" else "3")
+def test_what_could_not_be_scored_is_marked_and_a_prompt_without_an_answer_is_shown_as_the_model_read_it():
+    (row,) = record([Toy()], lambda request, k: "infra" if request.agent == "bob" or k == 0 else "46"[k - 1])
     (episode,) = row["episodes"]
+    ann, bob = episode["stages"]
     assert episode["ended"] == "infra"
-    assert prompts(row, episode) == [
-        [{"role": "user", "content": "toy ann sees nothing"}],
-        [{"role": "prompt", "content": "toy bob sees ann:3"}],
+    assert (values(ann, "valid"), values(ann, "committed")) == ([False, True, True], [False, False, True])
+    assert values(ann, "advantage")[0] == 0.0
+    assert [row["messages"][number] for number in bob["prompt"]] == [
+        {"role": "prompt", "content": "toy bob sees ann:6"}
     ]
-    assert values(episode["stages"][1], "committed") == [False] * 3
+    assert values(bob, "committed") == [False] * 3
 
 
-def test_simultaneous_agents_keep_the_prompts_they_were_given():
-    (row,) = record([Toy(simultaneous=True)], lambda request, k: str(k), turns=1)
-    assert contents(row, row["episodes"][0]) == [
-        ["toy ann sees nothing"], ["toy bob sees nothing"],
-    ]  # fmt: skip
+# --------------------------------------------------------------------------------------------------------------- boards
 
 
-def test_rows_are_plain_json_and_are_cut_like_the_metrics(tmp_path):
-    path = tmp_path / "trees.jsonl"
-    rows = record([Toy(), Toy()], lambda request, k: str(k), limit=2)
-    for step in (0, 1, 2):
-        for row in rows:
-            append_row(path, {**row, "step": step})
-    cut_log(path, 2)
-    kept = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    assert kept == [{**row, "step": step} for step in (0, 1) for row in rows]
+def test_the_board_before_a_stage_and_after_each_candidate():
+    (row,) = record([Drawn()], lambda request, k: "152"[k], turns=1, level=lambda env: Drawn())
+    assert boards(row) == [
+        ("empty", ["ann:1", "ann:5", "ann:2"]),
+        ("ann:5", ["ann:5|bob:1", "ann:5|bob:5", "ann:5|bob:2"]),
+    ]
+    assert len(row["boards"]) == len(set(row["boards"]))  # each is written once
+    script = (lambda request, k: str(request.seed % 3), rollout_chains)
+    (row,) = record([Drawn()], *script, turns=1, level=lambda env: Drawn())
+    assert [boards(row, k)[1] for k in range(3)] == [(f"ann:{k}", [f"ann:{k}|bob:{k}"]) for k in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("level", "script", "shown"),
+    [
+        (Toy, "152", [(None, [None] * 3)] * 2),  # draws nothing
+        (Drawn, ("infra", "4", "6"),
+         [("empty", [None, "ann:4", "ann:6"]), ("ann:6", [None, "ann:6|bob:4", "ann:6|bob:6"])]),
+        (Moody, "152", [("empty", [None] * 3), (None, [None] * 3)]),  # the board would be another one
+    ],
+)  # fmt: skip
+def test_boards_are_shown_where_they_are_known(level, script, shown):
+    Moody.lives = 0
+    (row,) = record([level()], lambda request, k: script[k], turns=1, level=lambda env: level())
+    assert boards(row) == shown
+
+
+def test_where_scoring_is_slow_only_what_was_committed_is_played_again():
+    def slow(env):
+        drawn = Drawn()
+        drawn.slow_scoring = True
+        return drawn
+
+    (row,) = record([Drawn()], lambda request, k: "152"[k], turns=1, level=slow)
+    assert boards(row) == [("empty", [None, "ann:5", None]), ("ann:5", [None, "ann:5|bob:5", None])]
+
+
+@pytest.mark.parametrize("view", ["grid", "cells"])
+def test_a_real_board_has_the_way_of_each_answer_and_the_console_draws_it(view):
+    plans = {"tool_user": ["[R]", "[D]", "nothing"], "planner": ["[U]", "[D, R, R, U]", "[R]"]}
+
+    def level(env):
+        return PlanPath.from_text("S.G\n...", view=view)
+
+    (row,) = record([level(0)], lambda request, k: f"#### {plans[request.agent][k]}", turns=1, level=level)
+    tool_user, planner = row["episodes"][0]["stages"]
+    assert boards(row) == [
+        (["P.G", "..."], [["P.G", "..."]] * 3),  # a proposal moves nobody
+        (["P.G", "..."], [["P.G", "..."], ["..P", "..."], [".PG", "..."]]),
+    ]
+    assert values(tool_user, "way") == [((0, 0), (0, 1)), ((0, 0), (1, 0)), ((0, 0),)]
+    assert values(planner, "way")[1] == ((0, 0), (1, 0), (1, 1), (1, 2), (0, 2))
+    text = transcript(row)
+    assert text.startswith("--- example, step 8, environment 1 ---\n[turn 1, tool_user sees]\n")
+    assert "#### [R]\nP > G\n. . .\n" in text
+    assert "[planner, best of 3: team 1.00, local 0.60]\n#### [D, R, R, U]\nP . G\nv > >\n" in text
+    assert text.endswith("--- 2 actions, solved ---")

@@ -1,0 +1,147 @@
+"""Messages to token ids and back, and what ends a response. What agents and data say is text, never a control token.
+
+A chat template is somebody else's program. One that changes what is said is refused (`check_template`), one that has no
+place for a system message gets it in front of the user's.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import cast
+
+from transformers import PreTrainedModel
+from transformers import PreTrainedTokenizerBase as Tokenizer
+
+from envs import Message
+
+# What templates change when they change something: marks, blanks, empty lines, indentation.
+SYSTEM = "The rules:  <a> & <b>.\n\n    Go  on."
+USER = "Is  a < b && 'c' > \"d\"?\n\n    if a:  # go\n\n\treturn {{ b }}"
+ANSWER = "This is my answer."
+WITHOUT_SYSTEM = "{# leaves out the system message on purpose #}"  # a template that says so is believed
+DATE = "{%- macro strftime_now(format) -%}26 Jul 2024{%- endmacro -%}"  # always the same: Llama's own default
+CUT = "\ufdd0"  # marks a place inside a control token; Unicode promises that no text has this character
+
+
+def check_template(tokenizer: Tokenizer) -> None:
+    """ValueError unless the chat template writes a user message as it is and then lets the model answer."""
+    if not tokenizer.chat_template:
+        raise ValueError("its tokenizer has no chat template; choose an instruction-tuned model")
+    try:
+        prompt, question = (_render(tokenizer, [{"role": "user", "content": USER}], ask) for ask in (True, False))
+    except Exception as error:  # a template is a program and can raise anything
+        raise ValueError(f"its chat template cannot be used ({type(error).__name__}: {error})") from None
+    if USER not in prompt:
+        raise ValueError("its chat template leaves out the user message or changes it")
+    if prompt.rfind("<think") > prompt.rfind("</think"):
+        raise ValueError("its chat template opens <think> in the prompt, so thoughts could not be told from answers")
+    answered = _answered(tokenizer)  # where questions end with [/INST], the answer comes right after the prompt
+    goes_on = answered.startswith(prompt) and answered[len(prompt) :].lstrip().startswith(ANSWER)
+    if prompt == question and not goes_on:
+        raise ValueError("its chat template has no generation prompt: the model would not know that it is its turn")
+
+
+def _answered(tokenizer: Tokenizer) -> str:
+    """A question, its answer and a further question, "" where the template is for one question only."""
+    turns = [("user", USER), ("assistant", ANSWER), ("user", USER)]
+    try:
+        return _render(tokenizer, [{"role": role, "content": _cut(tokenizer, content)} for role, content in turns])
+    except Exception:  # a template is a program and can raise anything
+        return ""
+
+
+def _render(tokenizer: Tokenizer, messages: list[Message], ask: bool = True) -> str:
+    template = DATE + tokenizer.get_chat_template()
+    text = tokenizer.apply_chat_template(
+        messages, chat_template=template, tokenize=False, add_generation_prompt=ask, enable_thinking=False
+    )
+    return cast(str, text)
+
+
+@lru_cache(maxsize=32)
+def _takes_system(tokenizer: Tokenizer, template: str) -> bool:
+    """Whether the chat template writes a system message, or says that it leaves it out on purpose.
+
+    Some templates raise on a system message, others drop it without a word.
+    """
+    if WITHOUT_SYSTEM in template:
+        return True
+    try:
+        text = _render(tokenizer, [{"role": "system", "content": SYSTEM}, {"role": "user", "content": USER}])
+    except Exception:  # a template is a program: `raise_exception` is common, a TypeError possible
+        return False
+    return SYSTEM in text and USER in text
+
+
+def encode(tokenizer: Tokenizer, messages: list[Message]) -> list[int]:
+    """Chat messages -> prompt ids, ready for the response. Thinking mode is off, as in the paper.
+
+    A system message that the chat template would not show goes in front of the first user message. A control token in a
+    message, such as `<|im_end|>` or `<think>`, is spelled out: only the template writes control tokens.
+    """
+    template = str(tokenizer.chat_template)
+    return list(_encode(tokenizer, template, tuple((message["role"], message["content"]) for message in messages)))
+
+
+@lru_cache(maxsize=4096)  # trajectories of one environment often meet the same state
+def _encode(tokenizer: Tokenizer, template: str, texts: tuple[tuple[str, str], ...]) -> list[int]:
+    messages: list[Message] = [{"role": role, "content": _cut(tokenizer, content)} for role, content in texts]
+    if not _takes_system(tokenizer, template):
+        system = [message["content"] for message in messages if message["role"] == "system"]
+        first, *rest = [message for message in messages if message["role"] != "system"]
+        messages = [{**first, "content": "\n\n".join([*system, first["content"]])}, *rest]
+    start, *others = _render(tokenizer, messages).split(CUT)
+    ids, newline = _ids(tokenizer, start), _ids(tokenizer, "\n")
+    for text in others:  # after a newline, or SentencePiece would begin each of them with a blank
+        after = _ids(tokenizer, "\n" + text)
+        ids += after[len(newline) :] if after[: len(newline)] == newline else _ids(tokenizer, text)
+    return ids
+
+
+def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    return tokenizer(text, add_special_tokens=False).input_ids
+
+
+def _cut(tokenizer: Tokenizer, text: str) -> str:
+    """CUT after the first character of every control token, so that neither part of it is one."""
+    text = text.replace(CUT, "")
+    found = [re.escape(token) for token in _control_tokens(tokenizer, len(tokenizer)).values() if token in text]
+    return re.sub(rf"(?=(?:{'|'.join(found)}))(.)", rf"\1{CUT}", text, flags=re.DOTALL) if found else text
+
+
+@lru_cache(maxsize=32)
+def _control_tokens(tokenizer: Tokenizer, size: int) -> dict[int, str]:
+    """id -> text of what was added to the vocabulary of plain text (some add runs of blanks, which control nothing)."""
+    added = {i: str(token) for i, token in tokenizer.added_tokens_decoder.items()}
+    return {i: token for i, token in added.items() if len(token) > 1 and not token.isspace()}
+
+
+def decode(tokenizer: Tokenizer, ids: list[int]) -> str:
+    """Response ids -> the text that is graded: what was sampled, without end tokens and the template's other marks."""
+    unsaid = _unsaid(tokenizer, len(tokenizer))
+    return cast(str, tokenizer.decode([i for i in ids if i not in unsaid], clean_up_tokenization_spaces=False))
+
+
+@lru_cache(maxsize=32)
+def _unsaid(tokenizer: Tokenizer, size: int) -> set[int]:
+    """Special tokens but for marks of thought: an answer inside `<think>` would look like one outside without them."""
+    return {i for i, token in tokenizer.added_tokens_decoder.items() if token.special and "think" not in str(token)}
+
+
+def stop_ids(model: PreTrainedModel, tokenizer: Tokenizer) -> set[int]:
+    """Token ids that end a response: the tokenizer's and the model's own, and the one that the chat template writes
+    after an assistant's turn (`<|im_end|>` where the tokenizer's is `<|endoftext|>`).
+    """
+    ends = model.generation_config.eos_token_id  # an id, a list of ids or None
+    own = [tokenizer.eos_token_id, _turn_end(tokenizer, str(tokenizer.chat_template or ""))]
+    return {i for i in [*(ends if isinstance(ends, list) else [ends]), *own] if i is not None}
+
+
+@lru_cache(maxsize=32)
+def _turn_end(tokenizer: Tokenizer, template: str) -> int | None:
+    """The control token that the chat template writes after an assistant's turn, None when it writes none."""
+    text = _answered(tokenizer)
+    after = text.rpartition(ANSWER)[2].strip() if ANSWER in text else ""
+    fitting = {token: i for i, token in _control_tokens(tokenizer, len(tokenizer)).items() if after.startswith(token)}
+    return fitting[max(fitting, key=len)] if fitting else None
