@@ -68,9 +68,9 @@ def make_plan(own: argparse.Namespace, words: Sequence[str]) -> Plan:
     from prepare import task_of
 
     config, _ = parse(words)
-    team, boards = task_of(config).training.agents, config.task == "plan_path" and not config.env_options
+    team, boards = task_of(config).training_env.agents, config.task == "plan_path" and not config.env_options
     try:
-        least = len(task_of(parse([*words, "--workflow", "single"])[0]).training.agents)
+        least = len(task_of(parse([*words, "--workflow", "single"])[0]).training_env.agents)
     except ValueError:
         least = AGENTS  # it has no workflow for a single agent
 

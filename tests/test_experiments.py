@@ -61,7 +61,7 @@ def test_every_training_samples_at_most_the_same_number_of_candidates_a_step(pla
     options = {folder.name.removesuffix("-seed1"): words for folder, words in plan.runs.items()}
     for name, training in TRAININGS.items():
         config, _ = parse(options[name])
-        agents = len(task_of(config).training.agents)
+        agents = len(task_of(config).training_env.agents)
         assert config.envs_per_step * agents * config.max_turns * config.num_candidates == 3072, name
         assert (config.device, config.steps, config.seed) == ("cpu", round(50 * training.share), 1)
         assert config.output_dir == str(plan.folder / f"{name}-seed1")
@@ -75,7 +75,7 @@ def test_the_rows_use_every_training_and_differ_in_what_they_say(plan):
     for row in ROWS:
         for agent, (name, policy) in row.team.items():
             config, _ = parse(plan.runs[run_folder(plan.folder, name, 0)])
-            policies = parse_policies(config.policies, task_of(config).training.agents)
+            policies = parse_policies(config.policies, task_of(config).training_env.agents)
             assert agent in policies
             assert policy in policies.values()
     for label, option in {"alpha = 0.5": "--alpha 0.5", "outcome reward only": "--reward outcome"}.items():
