@@ -133,7 +133,8 @@ def as_needed(value: Any, needed: Any, place: str) -> Any:
     else:
         kinds = {int: (int, float), type(...): (int, float, list)}.get(type(needed), type(needed))
         too_large = isinstance(value, int) and abs(value) > 2**53
-        if not isinstance(value, kinds) or too_large or (needed == 0 and not isfinite(value)):
+        infinite = needed == 0 and isinstance(value, float) and not isfinite(value)
+        if not isinstance(value, kinds) or too_large or infinite:
             raise ValueError(f"{place}: {str(value)[:40]!r} is not what train.py writes")
     return value
 
