@@ -1,7 +1,7 @@
 """Whole GRPO steps side by side: this project against TRL's GRPOTrainer, seconds a step, memory and the reward curve.
 
     python benchmarks/run_vs_trl.py --model Qwen/Qwen2.5-Coder-0.5B-Instruct --data gsm8k_train.jsonl
-    python benchmarks/run_vs_trl.py --model tiny --data ... --device cpu --steps 2 --prompts 4     # ours alone, a dry run
+    python benchmarks/run_vs_trl.py --model tiny --data ... --device cpu --steps 2 --prompts 4    # ours alone
 
 A single agent with one turn and K answers to each prompt; a right answer pays 1, any other 0. Both sides get the same
 prompts in the same order, the same K, response limit, learning rate (constant), one optimizer step a step, float32
@@ -73,8 +73,8 @@ def side_by_side(side: str, args: argparse.Namespace) -> dict:
         read = read_ours if side == "ours" else read_trl
         seconds, rewards = read(Path(folder))
     median = statistics.median(seconds[args.warm :] or seconds)
-    start = total - sum(seconds)
-    return {"side": side, "step_s": median, "start_s": start, "peak_gb": peak[0], "steps_s": seconds, "rewards": rewards}
+    row = {"side": side, "step_s": median, "start_s": total - sum(seconds), "peak_gb": peak[0]}
+    return row | {"steps_s": seconds, "rewards": rewards}
 
 
 def watch(peak: list[float], over: threading.Event, device: str) -> None:
@@ -92,7 +92,7 @@ def ours(args: argparse.Namespace, folder: str) -> list[str]:
     command = f"{sys.executable} train.py --task math --workflow single --max-turns 1 --sampling chains"
     command += f" --grouping trajectory --steps {args.steps} --envs-per-step {args.prompts}"
     command += f" --num-candidates {args.candidates} --max-response-tokens {args.tokens} --lr {args.lr} --lr-final 1"
-    command += f" --lr-warmup 0 --minibatches 1 --eval-envs 1 --report-every 0 --save-every 1000 --trees 1"
+    command += " --lr-warmup 0 --minibatches 1 --eval-envs 1 --report-every 0 --save-every 1000 --trees 1"
     command += f" --device {args.device} --output-dir {folder}/run"
     command += f" --engine vllm --engine-memory {args.engine_memory}" if args.device == "cuda" else ""
     command += f" --micro-batch-tokens {args.pack}" if args.pack else ""
