@@ -33,7 +33,7 @@ FLOORS = (
     {"rollout", "tasks", "model", "examples"},
     {"update", "sampling", "records", "distributed", "studies.ablations", "tools.check"},
     {"options", "prepare"},
-    {*COMMANDS, "studies", "tools"},
+    {*COMMANDS, "studies", "tools", "exercises"},
 )
 APART = ("rollout", "tasks", "model")  # the rooms of the second floor do not know each other
 ALGORITHM = ("train", "grouping", "rollout", "update", "envs")

@@ -1,0 +1,102 @@
+"""The exercises: what they say of stubs, of right and of wrong solutions."""
+
+import importlib
+from pathlib import Path
+from statistics import fmean, pstdev
+
+import pytest
+
+from envs import Reward
+from exercises.__main__ import NAMES, main, run, same
+from exercises.e6_tree_and_chains import product as count
+
+ROOT = Path(__file__).parent.parent / "exercises"
+
+
+def wrong(name):
+    """Verdicts of the checks of an exercise on a plausible mistake."""
+    module = importlib.import_module(f"exercises.{name}")
+    return [same(expected, got) for _, expected, got in module.checks(MISTAKES[name])]
+
+
+def pooled(rewards, valid):
+    """Population deviation, and answers that were not scored count."""
+    spread = pstdev(rewards) + 1e-6
+    return [(reward - fmean(rewards)) / spread for reward in rewards]
+
+
+def last(env, answers):
+    """Commits the last answer instead of the best."""
+    rewards = []
+    for agent in env.agents:
+        for text in answers[agent]:
+            twin = env.copy()
+            reward = twin.step(agent, text)
+            rewards.append(reward.team + reward.local)
+        env = twin
+    return rewards, env.value
+
+
+MISTAKES = {
+    "e1_group_key": lambda sample: (sample.key.turn, sample.key.agent),
+    "e2_advantages": pooled,
+    "e3_commit": last,
+    "e4_mixed_reward": lambda reward, alpha: alpha * (reward.team + reward.local),
+    "e5_clipped_loss": lambda new, old, advantage, clip: -(new - old).exp() * advantage,
+    "e6_tree_and_chains": lambda samples, key: (count(samples, key)[1],) * 2,
+    "e7_loss_weights": lambda lengths: [1 / (len(lengths) * n) for n in lengths],
+    "e8_shared_prompt": lambda prompt, answers: (
+        prompt + [token for ids in answers for token in ids],
+        list(range(len(prompt) + sum(map(len, answers)))),
+    ),
+}
+
+
+def test_there_are_nine():
+    assert [name[:2] for name in NAMES] == [f"e{number}" for number in range(1, 10)]
+
+
+def test_the_product_solves_them(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--solved"])
+    out = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert out.endswith("9 of 9 solved\n")
+    assert "WRONG" not in out
+
+
+def test_a_stub_is_said_to_be_unsolved(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["4"])
+    assert ended.value.code == 1
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "   not solved yet: exercises/e4_mixed_reward.py",
+        "0 of 1 solved",
+    ]
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_found(name):
+    assert not all(wrong(name))
+
+
+def test_a_wrong_number_is_shown_beside_the_right_one(monkeypatch, capsys):
+    module = importlib.import_module("exercises.e4_mixed_reward")
+    monkeypatch.setattr(module, "solution", lambda reward, alpha: reward.team)
+    assert not run("e4_mixed_reward", solved=False)
+    assert "   WRONG the worked example: expected 1.8400, got 1.0000" in capsys.readouterr().out
+
+
+def test_a_right_solution_passes(monkeypatch):
+    module = importlib.import_module("exercises.e4_mixed_reward")
+    monkeypatch.setattr(module, "solution", lambda reward, alpha: alpha * reward.team + reward.local)
+    assert run("e4_mixed_reward", solved=False)
+    assert module.solution(Reward(1.0, 0.5), 2.0) == 2.5
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_says_what_to_build_with_an_example(name):
+    text = importlib.import_module(f"exercises.{name}").__doc__
+    assert "Write `solution(" in text
+    assert "Worked example" in text
+    assert "    raise NotImplementedError\n" in (ROOT / f"{name}.py").read_text(encoding="utf-8")
