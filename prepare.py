@@ -36,7 +36,7 @@ from sampling.engine import Engine
 from sampling.team import Team
 from sampling.transformers_engine import TransformersEngine
 from sampling.vllm_engine import VllmEngine, import_ahead
-from tasks import code_grading, sandbox
+from tasks import sandbox
 from tasks.levels import HELD_OUT_SEEDS, Levels, make_levels
 from tools.check import check
 from update import UpdateConfig
@@ -133,7 +133,6 @@ def set_up(config: Config, objective: UpdateConfig, world: World, stop: Stop) ->
     done = state["step"] if checkpoint else 0
     track = on_main(world, lambda: make_tracker(config.track, folder, all_options(config, objective), done))
     pool, agents = scoring_pool(config, task), task.training_env.agents
-    check_references(config, task, world)
     if config.warm_start and task.training_env.noisy_answer and not checkpoint:
         say(world, f"warm start: {config.warm_start} steps of imitating noisy moves")
     if config.engine == "vllm":  # while the model is loaded and warmed up
@@ -184,20 +183,6 @@ def scoring_pool(config: Config, task: Levels) -> Executor | None:
 def threads() -> int:
     """Cores of this rank: with more threads, programs that run in parallel would time out."""
     return max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
-
-
-def check_references(config: Config, task: Levels, world: World) -> None:
-    """Run the reference solutions that golden tests come from: one that fails ends the run before its first step."""
-    if config.task != "code":
-        return
-    sets = [problem for env in (task.training_env, task.held_out_env) for problem in env.problems or ()]
-    unknown = [problem for problem in dict.fromkeys(sets) if not problem.tests]
-    if unknown:
-        say(world, f"running {len(unknown)} reference solutions, whose results are the golden tests")
-    try:
-        code_grading.check_references(unknown, threads())
-    except RuntimeError as error:
-        raise ValueError(f"--sandbox {config.sandbox}: {error}") from None
 
 
 def first_prompt(config: Config, task: Levels, team: Team) -> str:
