@@ -28,6 +28,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from options import parse
 from studies.results import collect, learning_curve, play_path, run_folder, steps_of, table
 from studies.rows import AGENTS, NEAR, TABLES, TRAININGS, TURNS, Method
 
@@ -65,13 +66,12 @@ class Plan:
 
 def make_plan(own: argparse.Namespace, words: Sequence[str]) -> Plan:
     """The rows that were asked for, without those that need roles or a workflow that the task does not have."""
-    from options import parse  # takes seconds (torch), and --help should not
-    from prepare import task_of
+    from prepare import task_of  # takes seconds (torch), and --help should not
 
-    config, _ = parse(words)
-    team, boards = task_of(config).training_env.agents, config.task == "plan_path" and not config.env_options
+    config = parse(words)
+    team, boards = task_of(config).training_env.agents, config.task == "plan_path" and "--env-options" not in words
     try:
-        least = len(task_of(parse([*words, "--workflow", "single"])[0]).training_env.agents)
+        least = len(task_of(parse([*words, "--workflow", "single"])).training_env.agents)
     except ValueError:
         least = AGENTS  # it has no workflow for a single agent
 
@@ -148,7 +148,7 @@ def play_teams(plan: Plan) -> None:
             # who plays whom: a policy of one run, under the name of an agent
             team = [f"{agent}={latest_checkpoint(runs[name]) / who}" for agent, (name, who) in row.team.items()]
             words = [*plan.words, *COMMON.split(), "--max-turns", str(TURNS)]
-            _, config, task, loaded = load_team(team, "", [], words)
+            _, config, task, loaded = load_team(["--team", *team, *words])
             result = held_out(config, loaded, task, None)
             path.parent.mkdir(exist_ok=True)
             path.write_text(json.dumps([result.success, result.n]), encoding="utf-8")

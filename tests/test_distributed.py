@@ -394,7 +394,7 @@ def test_a_rank_loads_only_the_policies_that_live_on_it_and_has_all_tokenizers()
     messages = [{"role": "user", "content": "planner goal 1 up"}]
 
     def work(rank):
-        config, _ = parse(["--policies", "per_role"])
+        config = parse(["--policies", "per_role"])
         asked = []
 
         def load(name):

@@ -21,7 +21,7 @@ import train
 from benchmarks.credit import share_between
 from experiments import Plan, finished, make_plan, run, run_trainings
 from grouping import assign_advantages, group_samples
-from options import parse, parse_policies
+from options import parse, policy_map
 from prepare import task_of
 from studies import rows
 from studies.ablations import METHODS, agent_key, prompt_key, rollout_parallel, turn_key
@@ -55,7 +55,7 @@ def test_every_training_samples_at_most_the_same_number_of_candidates_a_step(pla
     assert {name: TRAININGS[name].envs for name in by_hand} == by_hand
     options = {folder.name.removesuffix("-seed1"): words for folder, words in plan.runs.items()}
     for name, training in TRAININGS.items():
-        config, _ = parse(options[name])
+        config = parse(options[name])
         agents = len(task_of(config).training_env.agents)
         assert config.envs_per_step * agents * config.max_turns * config.num_candidates == 3072, name
         assert (config.device, config.steps, config.seed) == ("cpu", round(50 * training.share), 1)
@@ -69,8 +69,8 @@ def test_the_rows_use_every_training_and_differ_in_what_they_say(plan):
     assert {name for row in ROWS for name in row.trainings} == set(TRAININGS)
     for row in ROWS:
         for agent, (name, policy) in row.team.items():
-            config, _ = parse(plan.runs[run_folder(plan.folder, name, 0)])
-            policies = parse_policies(config.policies, task_of(config).training_env.agents)
+            config = parse(plan.runs[run_folder(plan.folder, name, 0)])
+            policies = policy_map(config, task_of(config).training_env.agents)
             assert agent in policies
             assert policy in policies.values()
     for label, option in {"alpha = 0.5": "--alpha 0.5", "outcome reward only": "--reward outcome"}.items():
