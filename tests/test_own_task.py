@@ -93,6 +93,7 @@ def test_data_and_turns_reach_a_class_that_takes_them(folder, capsys):
         (train.main, ["--like", run]),
     ):
         assert own in refuses(main, *argv)
+    (folder / "quiz.py").unlink()  # nobody else may find it
 
 
 @pytest.mark.parametrize("spelling", ["quiz.py:Quiz", "quiz:Quiz"])
