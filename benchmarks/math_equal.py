@@ -1,7 +1,7 @@
 """How many answers a second are compared: `python benchmarks/math_equal.py FOLDER`, the folder of the benchmark files.
 
 Every gold against itself in a box, against itself spelled another way, and against the next gold. Prints comparisons a
-second (one process asking; algebra runs in up to `math_answers.SIZE` workers) and how many of them needed a worker.
+second (one process asking up to `math_equal.WORKERS` others).
 """
 
 import json
@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from tasks.math_answers import score_answers, scorer_counts
+from tasks.math_env import score_answers
 
 
 def main(folder: str) -> None:
@@ -19,13 +19,12 @@ def main(folder: str) -> None:
         lines = (Path(folder) / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
         golds = [json.loads(line)["answer"].rpartition("####")[2].strip() for line in lines]
         answers = [*golds, *(f"{gold}.0" if gold.isdigit() else f" {gold} " for gold in golds), *golds[1:], golds[0]]
-        asked, start = scorer_counts()["compared"], time.perf_counter()
-        cpu = time.process_time()
+        start, cpu = time.perf_counter(), time.process_time()
         scores = score_answers([rf"Therefore the answer is \boxed{{{answer}}}." for answer in answers], golds * 3)
         seconds = time.perf_counter() - start
         print(
-            f"{name:14s} {len(answers):6d} comparisons, {scorer_counts()['compared'] - asked:4d} in a worker, "
-            f"{sum(scores) / len(scores):.3f} equal, {seconds:6.2f} s, {len(answers) / seconds:8.0f} a second "
+            f"{name:14s} {len(answers):6d} comparisons, {sum(scores) / len(scores):.3f} equal, {seconds:6.2f} s, "
+            f"{len(answers) / seconds:8.0f} a second "
             f"({len(answers) / (time.process_time() - cpu):.0f} a second of this process's CPU)"
         )
 

@@ -11,40 +11,36 @@ out of turns does not end the task: the rollout counts turns.
 
 Everybody sees what all did in the previous turn: a reasoner's reasoning, a tool user's program and what it printed, and
 the answer read from it, shortened to WORK_SHOWN and SHOWN characters. A failure is shown only to its author. Within a
-turn the judge sees the same from all others; the others see nothing of each other (the judge is why `ensemble` is not
-`simultaneous` as a whole).
+turn the judge sees the same from all others; the others see nothing of each other.
 
-How answers are read and compared: `math_answers.py`.
+How answers are found and compared: `math_equal.py`.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
 from envs import Env, InfraError, Message, Reward
 from tasks import data as datasets
 from tasks import sandbox
-from tasks.fences import shorten
-from tasks.math_answers import extract_answer, math_equal, score_answers, scorer_counts, visible_text
-from tasks.math_values import split
+from tasks.fences import extract_code, shorten, visible
+from tasks.math_equal import MAX_LENGTH, extract_answer, math_equal, score_answers
 
-__all__ = ["MathEnv", "Problem", "extract_answer", "load_problems", "math_equal", "score_answers", "scorer_counts"]
+__all__ = ["MathEnv", "Question", "extract_answer", "load_problems", "math_equal", "read_problem", "score_answers"]
 
 SHOWN = 300  # characters of an answer, or of what a program printed, that other prompts repeat
 WORK_SHOWN = 1_000  # characters of a response (its reasoning or program) that other prompts repeat
 
-# ------------------------------------------------------------------------------------------------------------- problems
+# ------------------------------------------------------------------------------------------------------------ questions
 
 
 @dataclass(frozen=True)
-class Problem:
+class Question:
     """One task: the question as shown, its gold answer, and how far a number may be from it (see `math_equal`)."""
 
     question: str
@@ -52,11 +48,7 @@ class Problem:
     tolerance: float | tuple[float, ...] | None = None
 
 
-# The last sentence of many benchmark files tells how to answer; our prompts say that themselves.
-_INSTRUCTION = re.compile(r"(?:(?<=[.?!:$\n])|^)[^.?!\n]*\\boxed\s*\{\s*\}[^\n]*\s*\Z")
-
-
-def read_problem(row: dict[str, Any]) -> Problem:
+def read_problem(row: dict[str, Any]) -> Question:
     """One row of a data set; its fields determine its format. ValueError, naming the field, when none fits.
 
     | data | question | answer |
@@ -68,30 +60,21 @@ def read_problem(row: dict[str, Any]) -> Problem:
     | plain | `question`, `problem` or `prompt` | `answer` |
     """
     fields = {str(name).lower(): value for name, value in row.items() if value not in (None, "", [])}
-    asked = next((name for name in ("question", "problem", "prompt") if name in fields), None)
-    told = next((name for name in ("final_answer", "answer", "solution") if name in fields), None)
-    if asked is None or told is None:
+    asked = next((name for name in ("question", "problem", "prompt") if name in fields), "question")
+    told = next((name for name in ("final_answer", "answer", "solution") if name in fields), "answer")
+    question, answers = fields.get(asked), fields.get(told)
+    if not isinstance(question, str) or not question.strip():
         raise ValueError(
-            f"no mathematics problem: expected a text `question` or `problem`, and `answer` or `final_answer` (or a "
-            f"`solution` with a box); got the fields {', '.join(map(str, row)) or 'none'}"
+            f"no mathematics problem: a text in the field {asked!r} is missing (fields: {', '.join(fields)})"
         )
-    if not isinstance(fields[asked], str) or not fields[asked].strip():
-        raise ValueError(f"no mathematics problem: field {asked!r}: expected a text, got {_short(fields[asked])}")
-    answers = fields[told] if isinstance(fields[told], list) else [fields[told]]
-    gold = ", ".join(_written(answer, told) for answer in answers)
+    answers = answers if isinstance(answers, list) else [answers]
+    if not all(isinstance(answer, str | int | float) and not isinstance(answer, bool) for answer in answers):
+        raise ValueError(f"no mathematics problem: a text or number in the field {told!r} is missing")
+    gold = ", ".join(map(str, answers))
     gold = (extract_answer(gold) or "") if told == "solution" else gold.rpartition("####")[2].strip()
-    if not gold:
-        raise ValueError(f"no mathematics problem: field {told!r}: empty answer in {_short(fields[told])}")
-    question = _INSTRUCTION.sub("", fields[asked].strip()).strip() or fields[asked].strip()
-    return Problem(question, gold, _tolerance(fields.get("error")))
-
-
-def _written(value: Any, field: str) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool) or not isinstance(value, int | float) or not -math.inf < value < math.inf:
-        raise ValueError(f"no mathematics problem: field {field!r}: expected a text or a number, got {_short(value)}")
-    return format(Decimal(value), "f") if isinstance(value, int) else repr(value)  # str() refuses 5,000 digits
+    if not gold or gold in ("nan", "inf", "-inf"):
+        raise ValueError(f"no mathematics problem: empty answer in the field {told!r}")
+    return Question(question.strip(), gold, _tolerance(fields.get("error")))
 
 
 def _tolerance(value: Any) -> float | tuple[float, ...] | None:
@@ -99,32 +82,24 @@ def _tolerance(value: Any) -> float | tuple[float, ...] | None:
     if value is None:
         return None
     try:
-        parts = [float(part) for part in (value.split(",") if isinstance(value, str) else [float(value)])]
-    except (TypeError, ValueError, OverflowError):
+        parts = [float(part) for part in str(value).split(",")]
+    except ValueError:
         parts = []
-    if not parts or isinstance(value, bool) or not all(0 <= part < math.inf for part in parts):
-        raise ValueError(f"no mathematics problem: field 'error': expected a tolerance, got {_short(value)}")
+    if not parts or not all(0 <= part < math.inf for part in parts):
+        raise ValueError(f"no mathematics problem: field 'error': expected a tolerance, got {str(value)[:80]!r}")
     return parts[0] if len(parts) == 1 else tuple(parts)
 
 
-def _short(value: Any) -> str:
-    return f"{type(value).__name__} {repr(value)[:80] if isinstance(value, str | float | bool) else ''}".strip()
-
-
-def load_problems(source: str, split: str = "train", config: str | None = None) -> tuple[Problem, ...]:
-    """The problems of a `.jsonl` or `.json` file or of a hub id, read once a process. Raises as `data.read_rows`."""
-    return _load(str(source), split, config)
-
-
 @lru_cache(maxsize=8)
-def _load(source: str, split: str, config: str | None) -> tuple[Problem, ...]:
-    problems = []
+def load_problems(source: str, split: str = "train", config: str | None = None) -> tuple[Question, ...]:
+    """The questions of a `.jsonl` or `.json` file or of a hub id, read once a process. Raises as `data.read_rows`."""
+    questions = []
     for number, row in enumerate(datasets.read_rows(source, split=split, config=config), start=1):
         try:
-            problems.append(read_problem(row))
+            questions.append(read_problem(row))
         except ValueError as error:
             raise ValueError(f"data {source!r}, row {number}: {error}") from None
-    return tuple(problems)
+    return tuple(questions)
 
 
 # ---------------------------------------------------------------------------------------------------------- environment
@@ -155,25 +130,26 @@ def _agents(workflow: str, reasoners: int, tool_users: int) -> tuple[str, ...]:
 
 
 class MathEnv(Env):
-    """One problem, solved by a team (workflows: see the top of this file).
+    """One question, answered by a team (workflows: see the top of this file).
 
-    Rewards, all in [0, 1]. Team: 1 if the agent's answer is right, as if it were the team's answer. Local (ours,
-    because a weak policy is hardly ever right, and groups without a spread teach nothing): reasoner and judge .2 for a
-    readable answer + .8 if right; tool user .1 for a program that parses + .1 if it runs without error and prints
-    something + .8 if right. InfraError when the program or the comparison could not run for reasons of ours; the state
-    is then unchanged.
+    Rewards, all in [0, 1]. Team: 1 if the agent's answer is right, as if it were the team's answer. Local: reasoner and
+    judge .2 for an answer in a box, .8 if it is right; tool user .1 for a program that parses, .1 if it ends well and
+    prints an answer that can be read, .8 if that is right. InfraError when the program or the comparison could not run
+    for reasons of ours; the state is then unchanged.
 
-    Options: `data`, a file or hub id (with `split` and `config`), or `problems`, a sequence of `Problem` or of rows as
+    Options: `data`, a file or hub id (with `split` and `config`), or `problems`, a sequence of `Question` or of rows as
     in a file; `timeout`, seconds for a tool user's program; `reasoners` and `tool_users`, how many of each an ensemble
-    has. `reset(seed)` starts problem number `seed % len(problems)` of a fixed permutation, so that
-    consecutive seeds go through the whole set.
+    has. `reset(seed)` starts question number `seed % len(problems)` of a fixed permutation, so that consecutive seeds
+    go through the whole set.
     """
+
+    slow_scoring = True
 
     def __init__(
         self,
         workflow: str = "mas",
         data: str | None = None,
-        problems: Sequence[Problem | dict[str, Any]] | None = None,
+        problems: Sequence[Question | dict[str, Any]] | None = None,
         split: str = "train",
         config: str | None = None,
         timeout: float = 10.0,
@@ -186,19 +162,18 @@ class MathEnv(Env):
             raise ValueError(f"timeout={timeout}: it must be positive")
         self.agents = _agents(workflow, reasoners, tool_users)
         self.simultaneous = workflow == "mas"
-        self.slow_scoring = True
-        self.problems: tuple[Problem, ...]
+        self.problems: tuple[Question, ...]
         if data is not None:
             self.problems = load_problems(data, split, config)
         else:
-            self.problems = tuple(p if isinstance(p, Problem) else read_problem(p) for p in problems or ())
+            self.problems = tuple(p if isinstance(p, Question) else read_problem(p) for p in problems or ())
         if not self.problems:
             raise ValueError("problems=[]: at least one problem is needed")
         self.order = datasets.fixed_order(len(self.problems))
         self.timeout = timeout
         self._start(self.problems[self.order[0]])
 
-    def _start(self, problem: Problem) -> None:
+    def _start(self, problem: Question) -> None:
         # All state is immutable values, replaced and never changed in place: then a shallow copy is a copy.
         self.problem = problem
         self.done = self.solved = False
@@ -242,7 +217,7 @@ class MathEnv(Env):
             answer, work, failure, info = self._run(text)
             local = 0.1 * info["format"] + 0.1 * info["executes"]
         else:
-            answer, work = extract_answer(text), shorten(visible_text(text), WORK_SHOWN)
+            answer, work = extract_answer(text), shorten(visible(text).strip(), WORK_SHOWN)
             failure = "" if answer else r"it had no answer in \boxed{}."
             info = {"format": float(answer is not None)}
             local = 0.2 * info["format"]
@@ -264,22 +239,21 @@ class MathEnv(Env):
 
     def _run(self, text: str) -> tuple[str | None, str, str, dict[str, float]]:
         """A tool user's response: (answer, program and output for the others, what failed, parts of the reward)."""
-        code = sandbox.extract_code(text)
+        code = extract_code(text)
         if code is None:
             failure = "it had no complete ```python block that parses."
-            return None, shorten(visible_text(text), WORK_SHOWN), failure, {"format": 0.0, "executes": 0.0}
+            return None, shorten(visible(text).strip(), WORK_SHOWN), failure, {"format": 0.0, "executes": 0.0}
         result = sandbox.run_program(code, stdin="", timeout=self.timeout)
         if result.status == "infra":
             raise InfraError(f"the sandbox could not run the tool user's program: {result.stderr[-SHOWN:]}")
         program = f"```python\n{shorten(code.strip(), WORK_SHOWN)}\n```"
         printed = result.stdout.strip()
-        if result.status != "ok" or not printed:
+        answer = _printed_answer(printed)
+        if result.status != "ok" or answer is None:
             error = shorten(result.stderr.strip(), SHOWN)
-            failure = "the program printed nothing." if result.status == "ok" else f"{result.status}. {error}"
+            failure = "the program printed no answer." if result.status == "ok" else f"{result.status}. {error}"
             return None, f"{program}\nIt failed.", failure, {"format": 1.0, "executes": 0.0}
-        answer = extract_answer(result.stdout) or _without_brackets(printed.rpartition("\n")[2].strip())
-        work = f"{program}\nIt printed:\n{shorten(printed, SHOWN)}"
-        return answer, work, "", {"format": 1.0, "executes": 1.0}
+        return answer, f"{program}\nIt printed:\n{shorten(printed, SHOWN)}", "", {"format": 1.0, "executes": 1.0}
 
     def _agreed(self, answers: tuple[str | None, ...]) -> bool:
         """Did all give the same answer? An agent alone must repeat its previous one."""
@@ -294,11 +268,8 @@ class MathEnv(Env):
 
     def _shown(self, answers: tuple[str | None, ...], work: tuple[str, ...], members: Sequence[int]) -> str:
         """Each agent's answer, and below it how the agent found it."""
-        shown = ((self.agents[i], answers[i], work[i]) for i in members)
-        return "\n\n".join(
-            f"{agent}: {'no answer' if answer is None else answer[:SHOWN]}\n{text}".strip()
-            for agent, answer, text in shown
-        )
+        shown = ((self.agents[i], (answers[i] or "no answer")[:SHOWN], work[i]) for i in members)
+        return "\n\n".join(f"{agent}: {answer}\n{text}".strip() for agent, answer, text in shown)
 
     def _index(self, agent: str) -> int:
         if agent not in self.agents:
@@ -310,7 +281,11 @@ def _replaced(values: tuple[Any, ...], index: int, value: Any) -> tuple[Any, ...
     return (*values[:index], value, *values[index + 1 :])
 
 
-def _without_brackets(line: str) -> str:
-    """A printed Python list as its elements, 1, 2: [1, 2] in LaTeX is an interval."""
-    one_list = len(line) > 2 and line[0] == "[" and line[-1] == "]" and not split(line[1:-1], r"\]")[1]
-    return line[1:-1].strip() if one_list else line
+def _printed_answer(printed: str) -> str | None:
+    """The last box in what a program printed, or else the last line; None if nobody could read it as an answer."""
+    line = printed[printed.rfind("\n") + 1 :].strip()
+    if line[:1] == "[" and line.find("]") == len(line) - 1:  # a Python list: [1, 2] in LaTeX is an interval
+        line = line[1:-1]
+    answer = (extract_answer(printed) or line).strip()
+    readable = len(answer) <= MAX_LENGTH and answer != "None" and any(map(str.isalnum, answer))
+    return answer if readable else None

@@ -1,9 +1,7 @@
 """The mathematics environments, their rewards and their data sets."""
 
 import json
-import math
 import os
-import re
 from pathlib import Path
 
 import pytest
@@ -16,13 +14,13 @@ from grouping import group_samples
 from rollout import rollout_chains, rollout_tree
 from sampling.requests import Completion
 from tasks import math_env, sandbox
-from tasks.math_env import MathEnv, Problem, load_problems, read_problem
+from tasks.math_env import MathEnv, Question, load_problems, read_problem
 
 SAMPLES = Path(__file__).parent / "samples"
 DATA = os.environ.get("AT_GRPO_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="AT_GRPO_DATA names no folder with the benchmark files")
 
-ONE = [Problem("What is 2 + 3?", "5")]
+ONE = [Question("What is 2 + 3?", "5")]
 RIGHT, WRONG, NONE = r"Easy: \boxed{5}", r"So \boxed{6}", "I do not know"
 PRINTS_5, PRINTS_6 = "```python\nprint(2 + 3)\n```", "```python\nprint(6)\n```"
 
@@ -70,7 +68,11 @@ def test_reasoner_reward(text, team, local):
         (("ok", "working\n\\boxed{5}\nbye\n", ""), 1, 1.0),
         (("ok", "4\n5.0\n\n", ""), 1, 1.0),
         (("ok", "6\n", ""), 0, 0.2),
-        (("ok", " \n", ""), 0, 0.1),
+        (("ok", " \n", ""), 0, 0.1),  # no answer line that can be read: the format share only
+        (("ok", "None\n", ""), 0, 0.1),
+        (("ok", "5\n---\n", ""), 0, 0.1),
+        (("ok", "5\n[]\n", ""), 0, 0.1),
+        (("ok", "5" * 301 + "\n", ""), 0, 0.1),
         (("error", "5\n", "ValueError"), 0, 0.1),
         (("timeout", "5\n", ""), 0, 0.1),
         (("memory", "", ""), 0, 0.1),
@@ -246,11 +248,13 @@ def test_the_judge_sees_work_within_the_turn(fake):
         ("[1,2]", r"\boxed{[1,2]}", 1),
         ("7", "[7]", 1),
         ("7", "[]", 0),
+        ("55", r"\sum_{k=1}^{10}k", 0),
+        ("55", r"\boxed{\sum_{k=1}^{10}k}", 0),
     ],
 )
 def test_what_a_program_prints_is_the_answer(fake, gold, printed, team):
     fake["run()\n"] = ("ok", printed + "\n", "")
-    env = MathEnv("mas", problems=[Problem("Q?", gold)]).reset(0)
+    env = MathEnv("mas", problems=[Question("Q?", gold)]).reset(0)
     assert "prints it" in prompt(env, "tool_user")
     assert env.step("tool_user", "```python\nrun()\n```").team == team
 
@@ -364,7 +368,7 @@ def test_tree_sampling_commits_the_right_answer_and_groups_share_a_prompt(fake):
 
 
 def test_seeds_walk_through_all_problems_in_a_fixed_order():
-    problems = [Problem(f"What is {i}?", str(i)) for i in range(50)]
+    problems = [Question(f"What is {i}?", str(i)) for i in range(50)]
     walk = [MathEnv(problems=problems).reset(seed).problem.question for seed in range(50)]
     assert sorted(walk) == sorted(problem.question for problem in problems)
     assert walk != [problem.question for problem in problems]
@@ -402,51 +406,14 @@ def test_formats_are_told_by_their_fields(row, gold):
 )
 def test_the_error_of_olympiadbench_is_the_tolerance(error, tolerance):
     problem = read_problem({"question": "Q?", "final_answer": ["$4.2$"], "error": error})
-    assert problem == Problem("Q?", "$4.2$", tolerance)
+    assert problem == Question("Q?", "$4.2$", tolerance)
 
 
-@pytest.mark.parametrize(
-    ("answer", "team"), [("4.23", 1), ("4.3", 1), ("4.35", 0), ("4.1", 1), (r"3\sqrt2", 1), ("x", 0)]
-)
+@pytest.mark.parametrize(("answer", "team"), [("4.23", 1), ("4.35", 0), (r"3\sqrt2", 1), ("x", 0)])
 def test_a_tolerance_reaches_the_reward(answer, team):
     row = {"question": "Q?", "final_answer": ["$4.2$"], "error": "1e-1"}
     env = MathEnv("mas", problems=[row]).reset(0)
     assert env.step("reasoner", rf"\boxed{{{answer}}}").team == team
-
-
-GOOD = {"question": "Q?", "final_answer": ["5", "6"], "answer": "so\n#### 5", "solution": r"\boxed{5}", "error": "1e-1"}
-ODD = [None, "", [], {}, 0, 7, True, 1.5, math.nan, math.inf, "x", [None], [[5]], [{}], {"a": [1]}, b"5", 10**5000]
-
-
-@pytest.mark.parametrize("drop", [(), ("final_answer",), ("final_answer", "answer"), ("error",)])
-def test_spoiled_rows_are_refused_by_field_or_load_whole(drop):
-    """Every field replaced by every odd value, or removed: a problem, or a ValueError that names a field."""
-    refused = []
-    for field in GOOD:
-        for value in [*ODD, "removed"]:
-            row = {name: old for name, old in (GOOD | {field: value}).items() if name not in drop}
-            if value == "removed":
-                row.pop(field, None)
-            try:
-                problem = read_problem(row)
-            except ValueError as error:
-                refused.append(str(error))
-            else:
-                assert problem.question
-                assert problem.answer
-    assert len(refused) > 20
-    named = r"field '(question|final_answer|answer|solution|error)'|got the fields"
-    assert [error for error in refused if len(error) > 500 or not re.search(named, error)] == []
-
-
-def test_cut_and_nested_files_name_file_and_row(tmp_path):
-    good = json.dumps(GOOD)
-    spoiled = [good[: len(good) // 2], "[1]", "null", '{"question": null}', '{"question": "Q?", "answer": [[[[5]]]]}']
-    for number, line in enumerate(spoiled):
-        path = tmp_path / f"{number}.jsonl"
-        path.write_text(f"{good}\n{line}\n")
-        with pytest.raises(ValueError, match=rf"{number}\.jsonl', (row|line) 2: "):
-            load_problems(str(path))
 
 
 @pytest.mark.parametrize(
@@ -462,36 +429,34 @@ def test_cut_and_nested_files_name_file_and_row(tmp_path):
         {"question": "Q?", "answer": "so ####"},
         {"question": "Q?", "answer": float("nan")},
         {"question": "Q?", "answer": {"value": 5}},
+        {"question": "Q?", "answer": "5", "error": "small"},
+        {"question": "Q?", "answer": "5", "error": -1},
     ],
 )
-def test_rows_that_are_no_problem_are_errors(row):
-    with pytest.raises(ValueError, match=r"no mathematics problem|empty answer"):
-        read_problem(row)
+def test_rows_that_are_no_problem_name_their_field(tmp_path, row):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(f'{{"question": "Q?", "answer": "5"}}\n{json.dumps(row)}\n')
+    with pytest.raises(ValueError, match=r"rows\.jsonl', row 2: no mathematics problem: .*field"):
+        load_problems(str(path))
 
 
 @pytest.mark.parametrize(
-    ("shown", "tail"),
+    "question",
     [
-        ("What is $2.5 + 3$?", "\nPlease reason step by step, and put your final answer within \\boxed{}."),
-        ("What is $2 + 3$?", " Please reason step by step, and put your final answer within \\boxed{}."),
-        ("Find $x$.", " Let's think step by step and output the final answer within \\boxed{}.\n"),
-        ("The box \\boxed{7} is shown. What is it?", ""),
-        ("Find n\nwhere n > 3", "\nPut the answer in \\boxed{ }"),
+        r"Compute 1.5 times the weight in \boxed{}.",
+        r"Let S be the sum of all such n. Give the remainder of S modulo 7 in \boxed{}.",
+        "Find $x$. Put the answer in \\boxed{ }\nas a fraction",
     ],
 )
-def test_the_instruction_at_the_end_is_not_shown_twice(shown, tail):
-    assert read_problem({"problem": shown + tail, "answer": "5"}).question == shown
+def test_a_question_stays_whole(question):
+    assert read_problem({"problem": question, "answer": "5"}).question == question
 
 
-def test_files_are_read_once_and_errors_name_file_and_row(tmp_path):
-    good = load_problems(str(SAMPLES / "math_sample.jsonl"))
-    assert [problem.answer for problem in good] == ["18", "\\frac{14}{3}", "204", "$2$, $3$"]
-    assert load_problems(str(SAMPLES / "math_sample.jsonl")) is good
-    assert MathEnv(data=str(SAMPLES / "math_sample.jsonl")).problems is good
-    bad = tmp_path / "bad.jsonl"
-    bad.write_text('{"question": "Q?", "answer": "5"}\n{"text": "no"}\n')
-    with pytest.raises(ValueError, match=r"bad\.jsonl', row 2.*fields text"):
-        load_problems(str(bad))
+def test_files_are_read_once():
+    source = str(SAMPLES / "math_sample.jsonl")
+    problems = MathEnv(data=source).problems
+    assert [problem.answer for problem in problems] == ["18", "\\frac{14}{3}", "204", "$2$, $3$"]
+    assert MathEnv(data=source).problems is problems
     with pytest.raises(FileNotFoundError, match=r"missing\.jsonl"):
         load_problems("missing.jsonl")
 
@@ -504,12 +469,8 @@ def test_files_are_read_once_and_errors_name_file_and_row(tmp_path):
 def test_benchmark_files(name, count):
     problems = load_problems(str(Path(DATA or "") / f"{name}.jsonl"))
     assert len(problems) == count
-    assert not any("\\boxed{}" in problem.question or "####" in problem.answer for problem in problems)
+    assert not any("####" in problem.answer for problem in problems)
     assert all(len(problem.question) > 10 for problem in problems)
-
-
-def test_sample_rows_are_json():
-    assert all(json.loads(line) for line in (SAMPLES / "math_sample.jsonl").read_text().splitlines())
 
 
 @pytest.mark.parametrize(("reasoner", "tool", "returned"), [(RIGHT, "print(1)", 1.0), ("\\boxed{1}", "print(5)", 0.0)])
