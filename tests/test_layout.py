@@ -203,7 +203,7 @@ def test_a_tenth_of_the_code_is_explained():
 
 
 def test_options_are_few():
-    assert len(dataclasses.fields(options.Config)) <= 47
+    assert sum(field.type != "Constant" for field in dataclasses.fields(options.Config)) <= 47
 
 
 @pytest.mark.parametrize(("module", "name", "limit"), [("train", "train", 55), ("rollout", "_play", 45)])

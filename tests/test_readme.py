@@ -17,7 +17,7 @@ from prepare import task_of
 
 ROOT = Path(__file__).parent.parent
 FENCE = re.compile(r"^```(.*)\n((?:.*\n)*?)```\s*$", re.M)
-OTHER_OPTIONS = {"--no-deps", "--extra-index-url", "--dist", "--help"}  # of pip, pytest and every command
+OTHER_OPTIONS = {"--no-deps", "--extra-index-url", "--dist", "--nproc-per-node", "--help"}  # of pip, pytest, torchrun
 LINES, BYTES, COLUMNS = 130, 14_000, 99  # it is read before anything else, on one screen of a repository's page
 
 
