@@ -6,6 +6,7 @@ import io
 from typing import Any
 
 import matplotlib
+from cycler import cycler
 from matplotlib.figure import Figure
 
 from studies.results import common_step, mean_se, success, trained
@@ -15,7 +16,7 @@ STYLE = {
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "",  # the same results give the same file
     "text.parse_math": False,
-    "axes.prop_cycle": matplotlib.cycler(color=["#0b62a4", "#b3261e", "#1b7339", "#7b3fa0", "#9a4d00", "#555555"]),
+    "axes.prop_cycle": cycler(color=["#0b62a4", "#b3261e", "#1b7339", "#7b3fa0", "#9a4d00", "#555555"]),
     "axes.spines.top": False,
     "axes.spines.right": False,
 }

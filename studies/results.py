@@ -152,8 +152,8 @@ def table(results: Record) -> str:
     lines = ["# Methods and ablations, measured", ""]
     for section in dict.fromkeys(row["section"] for row in results["rows"]):
         head = f"| {section.lower()} | held-out success | seeds | each seed | candidates a step | signal |"
-        rows = [table_line(row, results) for row in results["rows"] if row["section"] == section]
-        lines += [head, "|---|---|---|---|---|---|", *rows, ""]
+        lines += [head, "|---|---|---|---|---|---|"]
+        lines += [*(table_line(row, results) for row in results["rows"] if row["section"] == section), ""]
     if rows := trained(results, "Methods"):
         cells = {row["label"]: [at_budget(row, kind, results) for kind in BUDGETS] for row in rows}
         head = " | ".join(
