@@ -9,67 +9,82 @@ python evaluate.py --team tool_user=runs/a planner=runs/b@100            policie
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
+import tyro
 
 from distributed.world import start
-from options import Config, check_ranges, parse, read_config
+from options import Config, Text, Words, by_policy, errors_in_one_line, load, read, unchanged
 from prepare import first_models, held_out, make_team, saved_models, scoring_pool, task_of
 from records.checkpoint import read_state
 from records.log import say
 from records.parts import part_of_run
-from records.reading import nearest_folder
 from rollout import Evaluation
 from sampling.team import Team
-from tasks.levels import HELD_OUT, Levels
+from tasks.levels import Levels
 
 
-def load_team(
-    source: str | Sequence[str], eval_data: str, engine: Sequence[str], options: Sequence[str]
-) -> tuple[str, Config, Levels, Team]:
-    """The team of a run (its own options; `options` must be empty), one model that plays every agent, or a list of
-    POLICY=NAME as for `--model`.
+@dataclass(frozen=True)
+class Options(Config):
+    """Held-out success of a run, of a model, or of a team. Models and teams take the options of train.py too."""
 
-    `engine` are options of the engine, which replace a run's own. All ranks call it. The name is that of the checkpoint
-    or of what plays.
-    """
-    part, given = None, [source] if isinstance(source, str) else list(source)
-    if isinstance(source, str) and (part := part_of_run(source)) and not part.policy:
-        if options:
-            raise ValueError(f"{source} is a run and keeps the options it was trained with; remove {' '.join(options)}")
-        saved, (chosen, _) = read_config(part.run), parse(engine)
-        for option in engine:
-            name = option.split("=")[0].strip("-").replace("-", "_")
-            saved[name] = getattr(chosen, name)
-        del saved["update"]  # options of the update alone
-        config = replace(Config(**saved), device=chosen.device, ranks=[])
-        config.eval_data = eval_data or config.eval_data
-        checkpoint = part.checkpoint
+    source: tyro.conf.Positional[Text] = ""
+    """RUN, RUN@STEP, a hub id or a folder"""
+    team: Words = ()
+    """instead: who plays each policy, POLICY=NAME ..., with the options of the first run among them"""
+    envs: int = 0
+    """held-out environments (0: all problems of a data set, 200 levels of a board)"""
+    samples: int = 1
+    """chains per environment"""
+    temperature: float = 0.0
+    """0 is greedy"""
+    top_p: float = 1.0
+    """sample from the likeliest tokens only (1: all)"""
+    merge: Text = ""
+    """also write the models that played into this new folder, adapters merged (several: DIR/POLICY)"""
+
+
+OWN = ("source", "team", "envs", "samples", "temperature", "top_p", "merge")
+# options that an evaluation may give beside those of the run
+FREE = (*OWN, "eval_data", "engine", "engine_memory", "device", "ranks", "sandbox", "output_dir")
+
+
+def parse(argv: Sequence[str]) -> tuple[Options, Path | None]:
+    """The options of an evaluation, and the checkpoint that plays where it is that of a whole run."""
+    given, checkpoint = read(Options, argv, Options()), None
+    if bool(given.source) == bool(given.team) or given.model != Config().model:
+        raise ValueError("give a RUN or a model, or --team POLICY=NAME ... (and no --model)")
+    models = given.team or (given.source,)
+    parts = [part for source in by_policy(models).values() if (part := part_of_run(source))]
+    usual = Options(**asdict(load(parts[0].run)) | {"temperature": 0.0, "ranks": ()}) if parts else Options()
+    if given.source and parts and not parts[0].policy:
+        config, checkpoint = unchanged(usual, argv, FREE), parts[0].checkpoint
     else:
-        data = [f"--eval-data={eval_data}"] if eval_data else []
-        config, _ = parse(["--model", *given, *data, *engine, *options], training=False)
-        checkpoint = None
+        config = replace(read(Options, argv, replace(usual, policies=())), model=models).resolved()
+    config.check()
+    if config.temperature == 0 and (config.samples > 1 or config.top_p < 1):
+        option = f"--samples {config.samples}" if config.samples > 1 else f"--top-p {config.top_p}"
+        raise ValueError(f"{option} needs --temperature above 0: greedy chains are all the same")
+    return config, checkpoint
+
+
+def load_team(argv: Sequence[str]) -> tuple[str, Options, Levels, Team]:
+    """The team of a command line. All ranks call it. The name is that of the checkpoint or of what plays."""
+    config, checkpoint = parse(argv)
     task = task_of(config, training=False)
     world = start(config.device)
     if checkpoint:
         read_state(checkpoint, world, training=False)
-        load = saved_models(checkpoint)
+        weights = saved_models(checkpoint)
     else:
-        load = first_models(config, task, world)
-    try:
-        team = make_team(config, task.held_out_env.agents, world, load)
-    except ValueError as error:
-        path = Path(given[0])
-        hint = "" if len(given) > 1 or path.exists() else nearest_folder(path, "config.json")
-        raise ValueError(f"{error}{hint}") from None
-    return checkpoint.name if checkpoint else " ".join(given), config, task, team
+        weights = first_models(config, task, world)
+    team = make_team(config, task.held_out_env.agents, world, weights)
+    return checkpoint.name if checkpoint else " ".join(config.model), config, task, team
 
 
 def report(result: Evaluation) -> str:
@@ -79,61 +94,20 @@ def report(result: Evaluation) -> str:
     return f"turns used {result.turns:.2f}; episodes ended by {dict(ended)}\nreadable answers: {formats}\n{result}"
 
 
-RANGES: dict[str, tuple[float, float]] = {
-    "envs": (0, 2**20),
-    "samples": (1, 2**12),
-    "temperature": (0, 100),
-    "top_p": (1e-6, 1),
-}
-
-
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-    argv = sys.argv[1:] if argv is None else argv
-    if "--team" not in argv:  # there it would take the value of one of train.py's options
-        parser.add_argument("source", metavar="RUN_OR_MODEL", help="RUN, RUN@STEP, a hub id or a folder")
-    parser.add_argument("--team", nargs="+", metavar="POLICY=NAME", help="instead: who plays each policy, by its name")
-    parser.add_argument("--eval-data", default="", metavar="FILE", help="held-out problems (replaces those of a run)")
-    parser.add_argument(
-        "--envs", type=int, default=0, metavar="N",
-        help=f"held-out environments (default 0: all problems of a data set, {HELD_OUT} levels of a board)",
-    )  # fmt: skip
-    parser.add_argument("--samples", type=int, default=1, metavar="N", help="chains per environment (default 1)")
-    parser.add_argument("--temperature", type=float, default=0.0, metavar="X", help="0 is greedy (default)")
-    parser.add_argument(
-        "--top-p", type=float, default=1.0, metavar="X", help="sample from the likeliest tokens only (default 1: all)"
-    )
-    parser.add_argument(
-        "--merge", metavar="DIR", help="also write the models that played, adapters merged (several: DIR/POLICY)"
-    )
-    parser.add_argument("--engine", metavar="NAME", help="transformers or vllm (a run: instead of its own)")
-    parser.add_argument("--engine-memory", metavar="X", help="vllm: share of the GPU's memory (a run: the same)")
-    arguments, options = parser.parse_known_args(argv)
-    engine = [f"--engine={arguments.engine}"] if arguments.engine else []
-    engine += [f"--engine-memory={arguments.engine_memory}"] if arguments.engine_memory else []
+    words = sys.argv[1:] if argv is None else argv
     try:
-        check_ranges({name: getattr(arguments, name) for name in RANGES}, RANGES)
-        if arguments.temperature == 0 and (arguments.samples > 1 or arguments.top_p < 1):
-            option = f"--samples {arguments.samples}" if arguments.samples > 1 else f"--top-p {arguments.top_p}"
-            raise ValueError(f"{option} needs --temperature above 0: greedy chains are all the same")
-        source = arguments.team or arguments.source
-        name, config, task, team = load_team(source, arguments.eval_data, engine, options)
-        config = replace(config, eval_envs=arguments.envs)
-        pool, summary = scoring_pool(config, task), team.describe()
-        result = held_out(config, team, task, pool, arguments.samples, arguments.temperature, arguments.top_p)
-        if arguments.merge:
-            for policy in team.policies.values():
-                folder = Path(arguments.merge, policy.name if len(team.ranks_of) > 1 else "")
-                policy.save(folder, policy.weights(torch.float32))
-        say(team.world, f"{config.task} ({config.workflow}), {name}: {summary}\n{report(result)}")
-        team.world.close()
-    except (ValueError, OSError, ImportError) as error:
-        if dist.is_initialized():
-            dist.destroy_process_group()
-        message = str(error).replace("--model", "--team") if arguments.team else str(error)
-        sys.exit(f"evaluate.py: error: {message}")
+        with errors_in_one_line("evaluate.py"):
+            name, config, task, team = load_team(words)
+            pool, summary = scoring_pool(config, task), team.describe()
+            many = config.samples, config.temperature, config.top_p
+            result = held_out(replace(config, eval_envs=config.envs), team, task, pool, *many)
+            if config.merge:
+                for policy in team.policies.values():
+                    folder = Path(config.merge, policy.name if len(team.ranks_of) > 1 else "")
+                    policy.save(folder, policy.weights(torch.float32))
+            say(team.world, f"{config.task} ({config.workflow}), {name}: {summary}\n{report(result)}")
+            team.world.close()
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -28,6 +28,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from options import parse
 from studies.results import collect, learning_curve, play_path, run_folder, steps_of, table
 from studies.rows import AGENTS, NEAR, TABLES, TRAININGS, TURNS, Method
 
@@ -53,6 +54,7 @@ class Plan:
         names = dict.fromkeys(name for rows in self.tables.values() for row in rows for name in row.trainings)
         found = {}
         for name, kind in ((name, TRAININGS[name]) for name in names):
+            # the same number of candidates, whatever the number of agents of the task
             envs = max(1, kind.envs * kind.agents // (self.agents if kind.agents == AGENTS else 1))
             sizes = f"--envs-per-step {envs} --max-turns {kind.turns} --num-candidates {kind.candidates}"
             options = f"{COMMON} {sizes} {kind.options} --steps {steps_of(name, self.steps)}".split()
@@ -64,13 +66,12 @@ class Plan:
 
 def make_plan(own: argparse.Namespace, words: Sequence[str]) -> Plan:
     """The rows that were asked for, without those that need roles or a workflow that the task does not have."""
-    from options import parse  # takes seconds (torch), and --help should not
-    from prepare import task_of
+    from prepare import task_of  # takes seconds (torch), and --help should not
 
-    config, _ = parse(words)
-    team, boards = task_of(config).training_env.agents, config.task == "plan_path" and not config.env_options
+    config = parse(words)
+    team, boards = task_of(config).training_env.agents, config.task == "plan_path" and "--env-options" not in words
     try:
-        least = len(task_of(parse([*words, "--workflow", "single"])[0]).training_env.agents)
+        least = len(task_of(parse([*words, "--workflow", "single"])).training_env.agents)
     except ValueError:
         least = AGENTS  # it has no workflow for a single agent
 
@@ -108,13 +109,13 @@ def run_trainings(runs: Mapping[Path, Sequence[str]], parallel: int, seconds: fl
     """
     waiting, running, failures = list(runs), dict[Path, subprocess.Popen](), list[str]()
     deadline = time.monotonic() + seconds
-    bar = tqdm(desc="trainings", total=len(runs))
+    bar = tqdm(desc="trainings", total=len(runs))  # of those that were not finished before
     try:
         while (waiting or running) and time.monotonic() < deadline:
             while waiting and len(running) < parallel:
                 folder = waiting.pop(0)
                 running[folder] = start_training(folder, runs[folder])
-            time.sleep(POLL)
+            time.sleep(POLL)  # trainings take minutes
             for folder in [folder for folder, process in running.items() if process.poll() is not None]:
                 bar.update()
                 if code := running.pop(folder).returncode:
@@ -128,7 +129,7 @@ def run_trainings(runs: Mapping[Path, Sequence[str]], parallel: int, seconds: fl
             try:
                 process.wait(10)
             except subprocess.TimeoutExpired:
-                process.kill()
+                process.kill()  # it did not listen
     if waiting or running:
         print(f"{len(waiting) + len(running)} runs are not finished; the same command goes on with them")
     return failures
@@ -144,9 +145,10 @@ def play_teams(plan: Plan) -> None:
     for row, seed in tqdm(teams, "teams of checkpoints"):
         path, runs = play_path(plan.folder, row, seed), {n: run_folder(plan.folder, n, seed) for n in row.trainings}
         if not path.exists() and all(finished(run, plan.runs[run]) for run in runs.values()):
+            # who plays whom: a policy of one run, under the name of an agent
             team = [f"{agent}={latest_checkpoint(runs[name]) / who}" for agent, (name, who) in row.team.items()]
             words = [*plan.words, *COMMON.split(), "--max-turns", str(TURNS)]
-            _, config, task, loaded = load_team(team, "", [], words)
+            _, config, task, loaded = load_team(["--team", *team, *words])
             result = held_out(config, loaded, task, None)
             path.parent.mkdir(exist_ok=True)
             path.write_text(json.dumps([result.success, result.n]), encoding="utf-8")
@@ -154,7 +156,7 @@ def play_teams(plan: Plan) -> None:
 
 def run(plan: Plan, parallel: int, seconds: float) -> list[str]:
     """Train what is missing, play the teams of checkpoints, note where and when. Returns messages of failed runs."""
-    for folder, options in plan.runs.items():
+    for folder, options in plan.runs.items():  # before anything starts: what is there belongs to this table
         note = folder / "train.args"
         if (folder / "config.json").exists() and not (note.exists() and note.read_text() == " ".join(options)):
             raise ValueError(f"{folder} holds a run with other options: name another --output-dir, or delete it")

@@ -1,89 +1,95 @@
-"""The options of a run: their meaning, their defaults, and which cannot be combined. Each error names its option.
+"""The options of a run: what they mean, what they are by default, and which cannot be combined. No torch.
 
-Each dataclass is a group in `--help`; the text below a field is its help line.
+One flat dataclass, read from the command line by tyro: the text below a field is its line in `--help`. A run folder
+holds it as `config.json`. Each error names its option and is one line.
 """
 
 from __future__ import annotations
 
-import ast
-import inspect
+import difflib
+import io
+import json
 import re
 import sys
 import time
-from argparse import ArgumentParser, HelpFormatter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from itertools import pairwise
+from collections.abc import Container, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from textwrap import dedent
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar
 
-import torch
+import tyro
 
-from envs import TASKS
-from model.tiny import BOARDS
-from records.parts import LEFT_OPEN, take_over
-from records.reading import nearest_folder
-from records.run_folder import read_sealed
-from records.values import fits, in_words, nearest
-from studies.ablations import METHODS
-from tasks.levels import TRAINING_LEVELS, list_options
-from tasks.registry import located
-from update import UpdateConfig
+from tasks.registry import TASKS, located
 
-# defaults that depend on the model: (for the tiny model, for any other)
-BY_MODEL: dict[str, tuple] = {
-    "lr": (8e-4, 1e-6),
-    "adam_beta2": (0.99, 0.999),
-    "adam_eps": (1e-5, 1e-8),
-    "warm_start": (60, 0),
-    "max_response_tokens": (28, 512),
-}
+Constant = Annotated[float, tyro.conf.Fixed]  # in the code, not on the command line
+BY_MODEL: Any = None  # `Config.resolved` fills it in
+Rate = Annotated[float, tyro.conf.arg(constructor=float | None, metavar="FLOAT", help_behavior_hint="")]  # type: ignore
+Count = Annotated[int, tyro.conf.arg(constructor=int | None, metavar="INT", help_behavior_hint="")]  # type: ignore
+Text = Annotated[str, tyro.conf.arg(help_behavior_hint="")]
+Words = Annotated[tuple[str, ...], tyro.conf.arg(help_behavior_hint="")]
 
 
-def by_model() -> Any:
-    """An option whose default `parse` looks up in BY_MODEL."""
-    return field(default=None)
+@dataclass(frozen=True)
+class UpdateConfig:
+    """How a batch becomes optimizer steps. The defaults are ours where the paper is silent."""
+
+    temperature: Constant = 1.0
+    """of sampling, and of the log-probs"""
+    clip: float = 0.2
+    """the ratio is clipped to [1 - clip, 1 + clip]"""
+    loss: Literal["token", "sequence", "constant"] = "token"
+    """what the loss is divided by (update.loss_weights)"""
+    minibatches: int = 4
+    """optimizer steps an epoch: parts that the batch is dealt into"""
+    epochs: int = 1
+    """times a batch is used"""
+    micro_batch_tokens: int = 16384
+    """tokens in one forward pass; changes memory, not the result"""
+    mismatch_clamp: Constant = 2.0
+    """C in w = min(exp(lp_trainer - lp_engine), C)"""
+    grad_clip: Constant = 1.0
+    """maximum norm of the gradient"""
+    max_response_tokens: Count = 0
+    """limit of a response, and what --loss constant divides by (default: 28 for tiny, else 512)"""
 
 
-@dataclass
-class TaskOptions:
+@dataclass(frozen=True)
+class Config(UpdateConfig):
+    """AT-GRPO: reinforcement learning for teams of language models (arXiv 2510.11062)."""
+
+    max_response_tokens: Count = BY_MODEL
+
     task: str = "plan_path"
     """plan_path, sokoban, sudoku, math, code, or file.py:Class"""
     workflow: str = "mas"
     """mas (several agents), single, or ensemble (math)"""
-    env_options: list[str] = field(default_factory=list, metadata={"metavar": "KEY=VALUE"})
-    """options of the task, for instance rows=8 (--task NAME --help lists them)"""
-    data: str = field(default="", metadata={"metavar": "FILE"})
+    env_options: Words = ()
+    """KEY=VALUE ..., options of the task, for instance rows=8"""
+    data: Text = ""
     """training problems, for tasks that read them: a file or a hub id"""
-    eval_data: str = field(default="", metadata={"metavar": "FILE"})
+    eval_data: Text = ""
     """held-out problems, for the same tasks"""
     max_turns: int = 6
     """T, turns of an environment"""
-    sandbox: Literal["auto", "require", "rlimit"] = "auto"
-    """for programs: require refuses to run without bubblewrap"""
+    sandbox: Literal["auto", "rlimit"] = "auto"
+    """where programs run: bubblewrap, or only under resource limits, which are no security boundary"""
 
-
-@dataclass
-class TeamOptions:
-    model: list[str] = field(default_factory=lambda: ["tiny"], metadata={"metavar": "NAME"})
+    model: Words = ("tiny",)
     """tiny, hub id, folder, RUN or RUN@STEP; or POLICY=NAME ... (default: tiny)"""
-    policies: list[str] = field(default_factory=lambda: ["shared"], metadata={"metavar": "MAP"})
+    policies: Words = ()
     """shared, per_role, or agent=policy ... (default: shared, or per_role if --model names policies)"""
     adapter: Literal["none", "lora"] = "none"
     """lora trains an adapter on shared weights"""
     lora_rank: int = 16
     """rank of these matrices"""
-    frozen: list[str] = field(default_factory=list, metadata={"metavar": "NAME"})
+    frozen: Words = ()
     """policies that play but are not trained"""
-    ranks: list[int] = field(default_factory=list)
-    """torchrun: how many ranks each policy gets, for instance 6 2 (default: even)"""
-    warm_start: int = by_model()
-    """steps of imitating noisy moves, boards only"""
+    ranks: Annotated[tuple[int, ...], tyro.conf.arg(help_behavior_hint="")] = ()
+    """torchrun: how many ranks each policy gets (default: as even as possible)"""
+    warm_start: Count = BY_MODEL
+    """steps of imitating noisy moves, boards only (default: 60 for tiny, else 0)"""
 
-
-@dataclass
-class SamplingOptions:
     sampling: Literal["tree", "chains", "parallel"] = "tree"
     """tree is AT-GRPO, chains is GRPO; parallel is an ablation"""
     grouping: Literal["agent_turn", "trajectory", "agent", "turn", "prompt"] = "agent_turn"
@@ -98,52 +104,37 @@ class SamplingOptions:
     """weight of the team reward beside the local one"""
     normalize: Literal["std", "mean_only"] = "std"
     """advantage: (r - mean) / std, or r - mean"""
-    max_response_tokens: int = by_model()
-    """limit of a response"""
 
-
-@dataclass
-class OptimizerOptions:
-    lr: float = by_model()
-    """peak learning rate"""
+    lr: Rate = BY_MODEL
+    """peak learning rate (default: 8e-4 for tiny, else 1e-6; LoRA: times 10)"""
     lr_final: float = 0.1
     """share of the peak left at the last step (linear decay)"""
     lr_warmup: int = 10
     """steps of linear warm-up"""
     optimizer: Literal["adamw", "adamw8bit"] = "adamw"
     """adamw8bit: Adam's moments in a quarter of the memory (needs torchao)"""
-    adam_beta2: float = by_model()
-    """decay of Adam's second moment"""
-    adam_eps: float = by_model()
-    """added to the root of Adam's second moment"""
 
-
-@dataclass
-class EngineOptions:
     engine: Literal["transformers", "vllm"] = "transformers"
     """sampling engine; vllm is the fast one on GPUs"""
     engine_memory: float = 0.3
     """vllm: share of the GPU's memory for its weights and cache"""
-    engine_sleep: bool = False
-    """vllm: free that memory during updates"""
     gradient_checkpointing: bool = False
     """compute activations twice instead of keeping them: less memory"""
     fused: bool = False
     """compile layers for the update on a GPU: faster, a slow first step"""
-    device: str = field(default="", metadata={"metavar": "NAME"})
-    """cuda if there is one, or cpu (tiny: one thread)"""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: cuda if there is one; CUDA_VISIBLE_DEVICES says which GPUs"""
 
-
-@dataclass
-class RunOptions:
     steps: int = 200
     """training steps"""
     seed: int = 0
     """seed of weights, levels and sampling"""
-    output_dir: str = field(default="", metadata={"metavar": "DIR"})
+    output_dir: Text = ""
     """run folder (default: runs/TASK-DATE-TIME)"""
     resume: bool = False
-    """continue the run in --output-dir"""
+    """continue the run in --output-dir, with its own options"""
+    like: Text = ""
+    """a run whose options are the defaults"""
     eval_envs: int = 200
     """held-out environments, played greedily before and after training"""
     report_every: int = 25
@@ -154,231 +145,200 @@ class RunOptions:
     """checkpoints to keep"""
     trees: int = 2
     """environments per step that are recorded for report.py"""
-    track: Literal["none", "tensorboard", "wandb", "trackio"] = "none"
+    track: Literal["none", "tensorboard", "wandb"] = "none"
     """log the numbers there too"""
 
+    def resolved(self: C) -> C:
+        """The same with every default that depends on other options."""
+        models = by_policy(self.model)
+        alone, small = set(models.values()) == {"tiny"}, "tiny" in models.values()
+        given = {pair.partition("=")[0] for pair in self.env_options}
+        boards = SMALL_BOARDS.get(self.task, ()) if small else ()
+        name = re.sub(r"[^A-Za-z0-9_]+", "-", Path(self.task).name)
+        lr = (8e-4 if alone else 1e-6) * (10.0 if self.adapter == "lora" else 1.0)
+        tokens = 28 if alone else 512
+        return replace(
+            self,
+            task=located(self.task),
+            env_options=(*self.env_options, *(pair for pair in boards if pair.partition("=")[0] not in given)),
+            data=_absolute(self.data),
+            eval_data=_absolute(self.eval_data),
+            policies=self.policies or (("shared",) if "" in models else ("per_role",)),
+            lr=lr if self.lr is None else self.lr,
+            warm_start=(60 if small else 0) if self.warm_start is None else self.warm_start,
+            max_response_tokens=tokens if self.max_response_tokens is None else self.max_response_tokens,
+            output_dir=self.output_dir or f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}",
+        )
 
-@dataclass
-class Config(RunOptions, EngineOptions, OptimizerOptions, SamplingOptions, TeamOptions, TaskOptions):
-    """The options of a run, apart from those of the update (`update.UpdateConfig`)."""
+    def check(self, methods: Container[tuple[str, str, str]] | None = None) -> None:
+        """ValueError naming an option that is out of range or does not fit another one.
 
-
-NOT_OPTIONS = ("mismatch_clamp", "grad_clip")  # constants of the update; `max_response_tokens` is an option of sampling
-GROUPS: dict[str, list[type]] = {
-    "task": [TaskOptions],
-    "team": [TeamOptions],
-    "sampling": [SamplingOptions],
-    "objective": [UpdateConfig, OptimizerOptions],
-    "engine and memory": [EngineOptions],
-    "run": [RunOptions],
-}
-
-
-def make_parser() -> ArgumentParser:
-    parser = ArgumentParser(
-        usage="train.py [--option VALUE ...]",
-        description="AT-GRPO: on-policy reinforcement learning for a team of language-model agents (arXiv 2510.11062).",
-        allow_abbrev=False,
-        formatter_class=lambda prog: HelpFormatter(prog, max_help_position=30, width=80),
-    )
-    for title, classes in GROUPS.items():
-        group, known = parser.add_argument_group(title), {action.dest for action in parser._actions}
-        for cls in classes:
-            for name, settings in arguments_of(cls).items():
-                if name not in (*NOT_OPTIONS, *known):
-                    group.add_argument("--" + name.replace("_", "-"), **settings)
-    return parser
-
-
-def add_task_options(parser: ArgumentParser, argv: Sequence[str]) -> None:
-    """Show the --env-options of the task that is named in `argv` at the end of the help."""
-    named = ArgumentParser(add_help=False, allow_abbrev=False)
-    named.add_argument("--task")
-    named.add_argument("--model", nargs="+", default=["tiny"])
-    given = named.parse_known_args(argv)[0]
-    if given.task:
-        defaults = BOARDS.get(given.task, {}) if "tiny" in [name.rpartition("=")[2] for name in given.model] else {}
-        parser.add_argument_group(f"--env-options of {given.task}", list_options(given.task, defaults))
-
-
-def arguments_of(cls: type) -> dict[str, dict[str, Any]]:
-    """The arguments of `add_argument` for each field of a dataclass: type, default, and the text below it as help."""
-    kinds, (body,) = get_type_hints(cls), ast.parse(dedent(inspect.getsource(cls))).body
-    assert isinstance(body, ast.ClassDef)
-    texts = {
-        ast.unparse(above.target): ast.literal_eval(below.value)
-        for above, below in pairwise(body.body)
-        if isinstance(above, ast.AnnAssign) and isinstance(below, ast.Expr)
-    }
-    found: dict[str, dict[str, Any]] = {}
-    for option in fields(cls):
-        kind, text = kinds[option.name], texts[option.name]
-        default = option.default_factory() if callable(option.default_factory) else option.default
-        settings: dict[str, Any] = {"default": default}
-        if kind is bool:
-            settings["action"] = "store_true"
-        elif get_origin(kind) is Literal:
-            settings["choices"] = get_args(kind)
-        else:
-            settings["type"] = get_args(kind)[0] if get_origin(kind) is list else kind
-            settings |= {"nargs": "+"} if get_origin(kind) is list else {}
-            letter = "X" if settings["type"] is float else "N"
-            settings["metavar"] = option.metadata.get("metavar", letter if settings["type"] is not str else "NAME")
-        if option.name in BY_MODEL:
-            for_tiny, for_others = BY_MODEL[option.name]
-            text += (
-                f" (default: {for_tiny:g} for tiny, else {for_others:g}{'; LoRA: times 10' * (option.name == 'lr')})"
+        `methods` are the combinations of --sampling, --grouping and --reward that make sense.
+        """
+        for field in fields(self):
+            value = getattr(self, field.name)
+            least, most = LIMITS.get(field.name, (0, 2**24))
+            if type(value) in (int, float) and not least <= value <= most:  # NaN is in no range
+                raise ValueError(f"{option(field.name)} {str(value)[:40]}: {least:.10g} to {most:.10g}")
+        if self.steps * self.envs_per_step > 2**24:
+            raise ValueError(
+                f"--steps {self.steps} --envs-per-step {self.envs_per_step}: a seed has {2**24} training levels"
             )
-        elif not (default is False or default in ("", [])) and "default" not in text:
-            text += f" (default: {' '.join(default) if isinstance(default, list) else default})"
-        found[option.name] = settings | {"help": text}
-    return found
+        if self.task not in TASKS and ":" not in self.task:
+            there = f"there are {', '.join(TASKS)}, or your own as file.py:Class"
+            raise ValueError(f"--task {self.task}: no such task{nearest(self.task, list(TASKS))}; {there}")
+        if methods is not None and (self.sampling, self.grouping, self.reward) not in methods:
+            raise ValueError(
+                f"--sampling {self.sampling} --grouping {self.grouping} --reward {self.reward}: a tree has agent- and "
+                "turn-wise groups and no trajectories to compare; chains see different prompts after the first action "
+                "and have a return. Use tree with agent_turn or chains with trajectory (ablations: tree with agent or "
+                "turn, tree with --reward outcome, parallel with prompt)"
+            )
 
 
-def parse(argv: Sequence[str] | None = None, training: bool = True) -> tuple[Config, UpdateConfig]:
-    """Options from the command line; `training=False`: those of training alone do not matter.
+C = TypeVar("C", bound=Config)
 
-    Raises ValueError on options that do not exist or do not fit together.
-    """
-    parser, words = make_parser(), sys.argv[1:] if argv is None else list(argv)
-    if {"-h", "--help"} & set(words):
-        add_task_options(parser, words)
-    parser.set_defaults(**dict.fromkeys(LEFT_OPEN))  # None: it was not given, and a run in --model may decide
-    arguments, unknown = parser.parse_known_args(words)
-    if unknown:
-        raise ValueError(f"{unknown[0]}: no such option{nearest(unknown[0], list(parser._option_string_actions))}")
-    values = take_over(vars(arguments), BY_MODEL, read_config, training)
-    usual = asdict(Config())
-    values |= {name: usual[name] for name in LEFT_OPEN if values[name] is None}
-    check_ranges(values)
-    if arguments.steps * arguments.envs_per_step > TRAINING_LEVELS:
-        raise ValueError(
-            f"--steps {arguments.steps} --envs-per-step {arguments.envs_per_step}: a seed has {TRAINING_LEVELS} levels"
-        )
-    config = Config(**{option.name: values[option.name] for option in fields(Config)})
-    objective = UpdateConfig(**{name: value for name, value in values.items() if name in asdict(UpdateConfig())})
-    if config.task not in TASKS and ":" not in config.task:  # a class is looked up later
-        raise ValueError(
-            f"--task {config.task}: no such task{nearest(config.task, list(TASKS))}; there are {', '.join(TASKS)}, "
-            "or your own as file.py:Class"
-        )
-    if (config.sampling, config.grouping, config.reward) not in METHODS:
-        raise ValueError(
-            f"--sampling {config.sampling} --grouping {config.grouping} --reward {config.reward}: a tree has agent- "
-            "and turn-wise groups and no trajectories to compare; chains see different prompts after the first action "
-            "and have a return. Use tree with agent_turn or chains with trajectory (ablations: tree with agent or "
-            "turn, parallel with agent_turn or prompt, and other rewards where studies/ablations.py has them)"
-        )
-    if config.resume and not config.output_dir:
-        raise ValueError("--resume needs --output-dir, the folder of the run to continue")
-    if not config.output_dir:
-        name = re.sub(r"[^A-Za-z0-9_]+", "-", Path(config.task).name)
-        config.output_dir = f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    config.task = located(config.task)
-    config.device = config.device or default_device()
-    if config.device not in ("cpu", "cuda"):
-        raise ValueError(f"--device {config.device}: cpu or cuda (CUDA_VISIBLE_DEVICES says which GPUs)")
-    return config, objective
-
-
-RANGES: dict[str, tuple[float, float]] = {  # the least and the most that makes sense
-    **dict.fromkeys(("max_turns", "epochs", "minibatches"), (1, 2**12)),
-    **dict.fromkeys(("steps", "envs_per_step", "eval_envs", "max_response_tokens"), (1, 2**20)),
-    **dict.fromkeys(("keep", "micro_batch_tokens"), (1, 2**30)),
-    "lora_rank": (1, 2**12),
+SMALL_BOARDS = {  # what the tiny model can learn in minutes
+    "plan_path": ("rows=6", "cols=6", "blocks=0.12", "max_moves=8", "view=cells"),
+    "sokoban": ("max_moves=8",),
+}
+LIMITS: dict[str, tuple[float, float]] = {  # the least and the most that makes sense
+    **dict.fromkeys(("steps", "envs_per_step", "eval_envs", "max_turns", "max_response_tokens", "keep"), (1, 2**20)),
+    **dict.fromkeys(("minibatches", "epochs", "lora_rank", "samples"), (1, 2**12)),
+    "micro_batch_tokens": (1, 2**30),
     "num_candidates": (2, 2**12),  # two, to have something to compare
     "seed": (0, 2**16 - 1),  # so that no training level is a held-out one
     "lr": (1e-30, 1),
     "clip": (1e-30, 100),
-    "temperature": (0.01, 100),
     "lr_final": (0, 1),
-    "adam_beta2": (0, 1 - 1e-9),
-    "adam_eps": (1e-30, 1),
     "engine_memory": (0.01, 0.99),
+    "top_p": (1e-6, 1),
 }
-OTHERS = (0, 2**24)
+# options that may change when a run is resumed
+UNTIED = ("steps", "device", "ranks", "sandbox", "track", "save_every", "keep", "resume", "like", "output_dir")
 
 
-def check_ranges(options: dict[str, Any], ranges: dict[str, tuple[float, float]] = RANGES) -> None:
-    """ValueError naming the first option whose number is out of range."""
-    for name, value in options.items():
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            least, most = ranges.get(name, OTHERS)
-            if not least <= value <= most:  # also when it is not a number
-                raise ValueError(f"--{name.replace('_', '-')} {shown(value)}: {least:.10g} to {most:.10g}")
+# -------------------------------------------------------------------------------------------------------------- reading
 
 
-def shown(value: float) -> str:
-    """A number as it was given; one of thousands of digits by its length."""
-    return str(value) if not isinstance(value, int) or abs(value) < 10**30 else f"({value.bit_length()} bits)"
+def parse(argv: Sequence[str] | None = None, methods: Container[tuple[str, str, str]] | None = None) -> Config:
+    """The options of a training. Defaults < --like RUN < command line; with --resume those of the run itself.
+
+    ValueError on options that do not exist, do not fit together or, with --resume, are not those of the run.
+    """
+    words = sys.argv[1:] if argv is None else list(argv)
+    config = read(Config, words, Config())
+    if config.resume:
+        if not config.output_dir:
+            raise ValueError("--resume needs --output-dir, the folder of the run to continue")
+        config = unchanged(load(Path(config.output_dir)), words, UNTIED)
+    else:
+        config = read(Config, words, load(Path(config.like)) if config.like else Config()).resolved()
+    config.check(methods)
+    return config
 
 
-def default_device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
+def read(cls: type[C], words: Sequence[str], usual: C) -> C:
+    """The options on a command line, `usual` where it says nothing. ValueError in one line.
+
+    A task of one's own is code, and a run folder runs no code: such a task has to be named on the command line.
+    """
+    own, box = usual.task not in TASKS, io.StringIO()
+    try:
+        with redirect_stderr(box):
+            config, unknown = tyro.cli(
+                cls, prog=Path(sys.argv[0]).name, args=words, default=replace(usual, task="") if own else usual,
+                return_unknown_args=True, config=(tyro.conf.SuppressFixed,),
+            )  # fmt: skip
+    except SystemExit as refused:
+        if not refused.code:  # --help
+            raise
+        _, error, *_ = re.split(r"[─-]{9,}", box.getvalue())  # a title, a line, what is wrong, a line, more
+        raise ValueError(" ".join(re.sub("[│╮]", " ", error).split())) from None
+    if unknown:
+        hint = nearest(unknown[0].split("=")[0], [option(field.name) for field in fields(cls)])
+        raise ValueError(f"{unknown[0]}: no such option{hint}")
+    if own and not config.task:
+        raise ValueError(f"the run has a task of its own, whose code only runs if you name it: add --task {usual.task}")
+    return config
 
 
-def all_options(config: Config, objective: UpdateConfig) -> dict[str, Any]:
-    return {**asdict(config), "update": asdict(objective)}
+def unchanged(saved: C, words: Sequence[str], free: Sequence[str]) -> C:
+    """The options of a run, with what the command line says about the `free` ones. ValueError on any other change."""
+    config = read(type(saved), words, saved).resolved()
+    for name, value in asdict(saved).items():
+        if name not in free and getattr(config, name) != value:
+            now, then = map(_shown, (getattr(config, name), value))
+            raise ValueError(f"{option(name)} {now}: the run was started with {option(name)} {then}")
+    return config
 
 
-UNTIED = ("steps", "resume", "output_dir", "device", "ranks", "track")  # options that a resumed run may change
+def load(run: Path) -> Config:
+    """The options that a run was started with. ValueError naming its config.json."""
+    path = run / "config.json"
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        saved = Config(**{name: tuple(value) if type(value) is list else value for name, value in values.items()})
+        usual = asdict(replace(Config(), ranks=(1,)).resolved())
+        odd = [name for name, value in asdict(saved).items() if not _fits(value, usual[name])]
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        why = "no config.json" if not path.exists() else error
+        raise ValueError(f"{run} holds no run that can be read ({why})") from None
+    except (TypeError, AttributeError):
+        raise ValueError(f"{path}: another version wrote it; commit 2d69621 is the last that reads old runs") from None
+    if odd:
+        raise ValueError(f"{path}: {odd[0]} cannot be {getattr(saved, odd[0])!r:.40}")
+    return replace(saved, output_dir="", resume=False, like="")
 
 
-def check_run_folder(config: Config, objective: UpdateConfig) -> None:
-    """A new run needs a folder without a run; a resumed run needs its old options (except how long and where)."""
-    saved = Path(config.output_dir) / "config.json"
-    if not config.resume:
-        if saved.exists():
-            raise ValueError(
-                f"--output-dir {config.output_dir} already holds a run: add --resume, or name another folder"
-            )
-        saved.parent.mkdir(parents=True, exist_ok=True)
-        return
-    if not saved.exists():
-        hint = nearest_folder(saved.parent, "config.json")
-        raise ValueError(f"--resume: {config.output_dir} holds no run (no config.json){hint}")
-    old = read_config(saved.parent)
-    same = replace(config, **{name: old[name] for name in UNTIED})
-    now, then = ({**options.pop("update"), **options} for options in (all_options(same, objective), old))
-    for name, value in now.items():
-        if then.get(name) != value:
-            option = "--" + name.replace("_", "-")
-            raise ValueError(f"--resume: the run was started with {option} {then.get(name)!r}, not {value!r}")
+def _fits(value: Any, usual: Any) -> bool:
+    """Whether a value from a file is of the kind that an option has."""
+    if isinstance(usual, tuple):
+        return isinstance(value, tuple) and all(_fits(item, usual[0] if usual else "") for item in value)
+    return type(value) in ((int, float) if type(usual) is float else (type(usual),))
 
 
-def read_config(run: Path) -> dict[str, Any]:
-    """`all_options` of a run folder. ValueError naming its config.json, and an option that does not belong there."""
-    path, known = run / "config.json", all_options(Config(), UpdateConfig())
-    values = read_sealed(path)
-    if isinstance(values.get("model"), str):  # an older version had one for all policies
-        values["model"] = [values["model"]]
-    for found, wanted, cls in ((values, known, Config), (values.get("update"), known["update"], UpdateConfig)):
-        if not isinstance(found, dict):
-            raise ValueError(f"{path}: the options of the update are missing")
-        kinds = get_type_hints(cls)
-        for name in [*found, *wanted]:
-            if name not in wanted:
-                hint = nearest(name, list(wanted))
-                raise ValueError(f"{path}: unknown option {name!r}{hint}; another version wrote it")
-            if name not in found:
-                raise ValueError(f"{path}: option {name!r} is missing; another version wrote it")
-            if name in kinds and not fits(found[name], kinds[name]):
-                raise ValueError(f"{path}: option {name!r} should be {in_words(kinds[name])}, not {found[name]!r:.60}")
-        try:
-            check_ranges(found)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
-    return values
+def option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
-def parse_policies(values: Sequence[str], agents: Sequence[str]) -> dict[str, str]:
-    """`shared`, `per_role` or `agent=policy ...` -> {agent: policy}. ValueError unless every agent is named once.
+def _shown(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _absolute(name: str) -> str:
+    """A file under a name that holds in every folder; anything else as it is."""
+    return str(Path(name).resolve()) if name and Path(name).exists() else name
+
+
+def nearest(word: str, known: Sequence[str]) -> str:
+    """The hint at the end of an error about a word that does not exist."""
+    found = difflib.get_close_matches(word, known, 1)
+    return f" (did you mean {found[0]}?)" if found else ""
+
+
+@contextmanager
+def errors_in_one_line(command: str) -> Iterator[None]:
+    """What is wrong with options, files or packages ends a command with one line and exit code 1."""
+    try:
+        yield
+    except (ValueError, OSError, ImportError) as error:
+        line = " ".join(str(error).split())
+        sys.exit(f"{command}: error: " + "".join(c if c.isprintable() else repr(c)[1:-1] for c in line))
+
+
+# ------------------------------------------------------------------------------------------------- policies and models
+
+
+def policy_map(config: Config, agents: Sequence[str]) -> dict[str, str]:
+    """{agent: policy} as --policies says it. ValueError unless every agent is named once.
 
     A role is a kind of agent: `reasoner_1` and `reasoner_2` of an ensemble share the policy `reasoner`.
     """
-    if list(values) == ["shared"]:
+    values = config.policies
+    if values == ("shared",):
         return dict.fromkeys(agents, "shared")
-    if list(values) == ["per_role"]:
+    if values == ("per_role",):
         return {agent: re.sub(r"_\d+$", "", agent) for agent in agents}
     pairs = dict(value.split("=", 1) for value in values if value.count("=") == 1)
     if len(pairs) != len(values) or set(pairs) != set(agents) or not all(n.isidentifier() for n in pairs.values()):
@@ -387,3 +347,24 @@ def parse_policies(values: Sequence[str], agents: Sequence[str]) -> dict[str, st
             f"{', '.join(agents)}"
         )
     return {agent: pairs[agent] for agent in agents}
+
+
+def by_policy(values: Sequence[str]) -> dict[str, str]:
+    """{policy: what plays it at first} as --model says it, {"": what plays all} for one value."""
+    pairs = [match.groups() if (match := re.fullmatch(r"(\w+)=(.*)", value)) else ("", value) for value in values]
+    found = {str(name): str(source) for name, source in pairs}
+    if len(found) < len(values) or not all(found.values()) or ("" in found and len(found) > 1) or not found:
+        raise ValueError(f"--model {' '.join(values)}: give one NAME for all policies, or POLICY=NAME once for each")
+    return found
+
+
+def sources(config: Config, policies: Sequence[str]) -> dict[str, str]:
+    """{policy: what plays it at first} for these policies. ValueError naming one that does not exist or is missing."""
+    found = by_policy(config.model)
+    if "" in found:
+        return dict.fromkeys(policies, found[""])
+    if odd := [*(name for name in found if name not in policies), *(name for name in policies if name not in found)]:
+        what = f"no policy {odd[0]}{nearest(odd[0], policies)}" if odd[0] in found else f"no model for {odd[0]}"
+        there = f"the policies are {', '.join(policies)} (--policies)"
+        raise ValueError(f"--model {' '.join(config.model)}: {what}; {there}")
+    return {name: found[name] for name in policies}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import gc
+import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -23,11 +24,11 @@ from model import lora, tiny
 from model.loading import load_model
 from model.lora import load_whole
 from model.policy import LogProbs, Policy, make_policy
-from options import Config, all_options, check_run_folder, parse, parse_policies, read_config
+from options import Config, load, policy_map, sources
 from records.checkpoint import latest_checkpoint, load_optimizers, read_state, save_checkpoint
 from records.log import LEVELS, Log, on_main, say
-from records.parts import by_policy, part_of_run, sources_of
-from records.run_folder import locked, write_sealed
+from records.parts import part_of_run
+from records.run_folder import locked, write_text
 from records.stop import Stop, Stopped, how_to_go_on, speaks
 from records.track import make_tracker
 from records.values import fits, in_words
@@ -36,10 +37,9 @@ from sampling.engine import Engine
 from sampling.team import Team
 from sampling.transformers_engine import TransformersEngine
 from sampling.vllm_engine import VllmEngine, import_ahead
-from tasks import code_grading, sandbox
+from tasks import sandbox
 from tasks.levels import HELD_OUT_SEEDS, Levels, make_levels
 from tools.check import check
-from update import UpdateConfig
 
 
 @dataclass
@@ -47,7 +47,6 @@ class Run:
     """What `train.train` works with."""
 
     config: Config
-    objective: UpdateConfig
     team: Team
     task: Levels
     pool: Executor | None  # threads that score, None where scoring is fast
@@ -83,8 +82,8 @@ class Run:
 
 
 @contextmanager
-def started(argv: Sequence[str] | None) -> Iterator[Run]:
-    """The run of a command line, whose folder is locked as long as the context lasts.
+def started(config: Config) -> Iterator[Run]:
+    """The run of these options, whose folder is locked as long as the context lasts.
 
     What is wrong with options, data or folders ends the program with one line; Ctrl-C and SIGTERM end it with the
     command that goes on, and exit code 130 or 143.
@@ -93,15 +92,17 @@ def started(argv: Sequence[str] | None) -> Iterator[Run]:
     with ExitStack() as held:
         try:
             try:
-                config, objective = parse(argv)
-                if config.device == "cpu" and set(config.model) == {"tiny"}:
-                    torch.set_num_threads(1)  # two gain little, and wait for each other where a neighbour is busy
                 world = start(config.device)
+                if world.device == "cpu" and set(config.model) == {"tiny"}:
+                    torch.set_num_threads(1)  # two gain little, and wait for each other where a neighbour is busy
                 stop = held.enter_context(Stop())
-                config.output_dir = folder = world.gather(config.output_dir)[0]  # its default holds the time of day
-                check_run_folder(config, objective)
+                folder = world.gather(config.output_dir)[0]  # its default holds the time of day
+                config = replace(config, output_dir=folder)
+                if not config.resume and (Path(folder) / "config.json").exists():
+                    raise ValueError(f"--output-dir {folder} already holds a run: add --resume, or name another folder")
+                Path(folder).mkdir(parents=True, exist_ok=True)
                 on_main(world, lambda: held.enter_context(locked(Path(folder))))
-                run = set_up(config, objective, world, stop)
+                run = set_up(config, world, stop)
             except (ValueError, OSError, ImportError) as error:
                 if dist.is_initialized():
                     dist.destroy_process_group()
@@ -110,13 +111,13 @@ def started(argv: Sequence[str] | None) -> Iterator[Run]:
             yield run
         except Stopped as stopped:
             if speaks():
-                print(how_to_go_on(argv, folder), flush=True)
+                print(how_to_go_on(config), flush=True)
             if dist.is_initialized():  # the other ranks may wait in the middle of anything: nobody can close the job
                 os._exit(128 + stopped.number)
             sys.exit(128 + stopped.number)
 
 
-def set_up(config: Config, objective: UpdateConfig, world: World, stop: Stop) -> Run:
+def set_up(config: Config, world: World, stop: Stop) -> Run:
     """Start a run, or resume one. Raises ValueError on options and data that do not fit together."""
     folder, checkpoint = Path(config.output_dir), None
     say(world, f"{config.task} ({config.workflow}), model {' '.join(config.model)}; run folder {folder}")
@@ -131,26 +132,31 @@ def set_up(config: Config, objective: UpdateConfig, world: World, stop: Stop) ->
     if config.task not in TASKS and (mistakes := check(task.training_env.copy, config.task)):
         raise ValueError(f"--task {config.task}: {mistakes[0]} (python -m tools.check {config.task} lists all)")
     done = state["step"] if checkpoint else 0
-    track = on_main(world, lambda: make_tracker(config.track, folder, all_options(config, objective), done))
+    track = on_main(world, lambda: make_tracker(config.track, folder, asdict(config), done))
     pool, agents = scoring_pool(config, task), task.training_env.agents
-    check_references(config, task, world)
     if config.warm_start and task.training_env.noisy_answer and not checkpoint:
         say(world, f"warm start: {config.warm_start} steps of imitating noisy moves")
     if config.engine == "vllm":  # while the model is loaded and warmed up
-        import_ahead(config.device)
-    load = saved_models(checkpoint) if checkpoint else first_models(config, task, world)
-    team = make_team(config, agents, world, load)
+        import_ahead(world.device)
+    weights = saved_models(checkpoint) if checkpoint else first_models(config, task, world)
+    team = make_team(config, agents, world, weights)
     save_bases(team.policies, folder)
     solved = f"best of {config.num_candidates} solved" if config.sampling == "tree" else "solved"
     log = Log(
         folder, world, config.steps, agents, list(team.ranks_of), team.decode, config.trees,
         lambda step, i: task.training(config.seed, step, i, config.envs_per_step), task.held_out, track, solved,
     )  # fmt: skip
-    run = Run(config, objective, team, task, pool, log, stop=stop)
+    run = Run(config, team, task, pool, log, stop=stop)
     log.say(f"{team.describe()}; agents act in the order {', '.join(agents)}")
+
+    def save_config() -> None:
+        if world.main:
+            write_text(folder / "config.json", json.dumps(asdict(config), indent=1))
+
     if checkpoint:
         load_optimizers(checkpoint, team.policies)
         log.cut(state["step"])
+        save_config()
         log.say(f"resuming after step {state['step']}")
         return replace(run, start=state["step"], before=state["before"], saved=state["step"])
     log.say(f"the first prompt, as the model sees it:\n{first_prompt(config, task, team)}")
@@ -158,17 +164,15 @@ def set_up(config: Config, objective: UpdateConfig, world: World, stop: Stop) ->
     log.say("first evaluation: held-out environments, played greedily before training")
     run = replace(run, before=run.evaluate(0).success)
     run.save(0)
-    if world.main:  # last: before this file exists there is no run to resume, and the folder can simply be used again
-        write_sealed(folder / "config.json", all_options(config, objective))
+    save_config()  # last: before this file exists there is no run to resume, and the folder can simply be used again
     return run
 
 
 def task_of(config: Config, training: bool = True) -> Levels:
     """The task of a run, or only its held-out levels."""
-    defaults = tiny.BOARDS.get(config.task, {}) if "tiny" in by_policy(config.model).values() else {}
     return make_levels(
         config.task, config.workflow, config.env_options, config.data, config.eval_data, config.max_turns,
-        training=training, defaults=defaults,
+        training=training,
     )  # fmt: skip
 
 
@@ -184,20 +188,6 @@ def scoring_pool(config: Config, task: Levels) -> Executor | None:
 def threads() -> int:
     """Cores of this rank: with more threads, programs that run in parallel would time out."""
     return max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
-
-
-def check_references(config: Config, task: Levels, world: World) -> None:
-    """Run the reference solutions that golden tests come from: one that fails ends the run before its first step."""
-    if config.task != "code":
-        return
-    sets = [problem for env in (task.training_env, task.held_out_env) for problem in env.problems or ()]
-    unknown = [problem for problem in dict.fromkeys(sets) if not problem.tests]
-    if unknown:
-        say(world, f"running {len(unknown)} reference solutions, whose results are the golden tests")
-    try:
-        code_grading.check_references(unknown, threads())
-    except RuntimeError as error:
-        raise ValueError(f"--sandbox {config.sandbox}: {error}") from None
 
 
 def first_prompt(config: Config, task: Levels, team: Team) -> str:
@@ -232,12 +222,12 @@ Loaded = tuple[PreTrainedModel, PreTrainedTokenizerBase]  # a model on the CPU
 Load = Callable[[str], Loaded]  # name of a policy -> its model; with adapters the same one where policies share it
 
 
-def make_team(config: Config, agents: Sequence[str], world: World, load: Load) -> Team:
+def make_team(config: Config, agents: Sequence[str], world: World, weights: Load) -> Team:
     """The policies of this rank, each with its own weights and optimizer, and the engines that sample from them.
 
     A rank loads no other models, but it has the tokenizers of all policies, because it plays whole environments.
     """
-    policy_of = parse_policies(config.policies, agents)
+    policy_of = policy_map(config, agents)
     names = list(dict.fromkeys(policy_of.values()))
     if not set(config.frozen) < set(names):
         raise ValueError(f"--frozen {' '.join(config.frozen)}: name some of the policies {', '.join(names)}, not all")
@@ -245,7 +235,7 @@ def make_team(config: Config, agents: Sequence[str], world: World, load: Load) -
     policies: dict[str, Policy] = {}
     roots: dict[int, LogProbs] = {}  # by model: policies with adapters may share it
     meshes, adapted = world.meshes(ranks_of), config.adapter == "lora"
-    models: Iterable[tuple] = ((name, *load(name)) for name in meshes)  # one after the other: they leave the CPU
+    models: Iterable[tuple] = ((name, *weights(name)) for name in meshes)  # one after the other: they leave the CPU
     if adapted:
         models = list(models)
         for name, model, _ in models:
@@ -261,28 +251,29 @@ def make_team(config: Config, agents: Sequence[str], world: World, load: Load) -
     return Team(policies, policy_of, make_engines(config, policies), tokenizers, world, ranks_of, config.frozen)
 
 
+SLEEPS = 1_000_000_000  # parameters from which on an engine frees the GPU's memory during updates
 # of a configuration: where a model comes from, and how its weights were stored
 NAMES = {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version"}
 
 
 def make_engines(config: Config, policies: dict[str, Policy]) -> dict[str, Engine]:
     """One engine for all policies of the same architecture: it loads a policy's weights before that policy's turn."""
-    kinds: dict[str, Engine] = {}
-    engines = {}
+    kinds: dict[str, str] = {}
     for name, policy in policies.items():
         architecture = policy.model.config.to_dict()
-        kind = str([(key, architecture[key]) for key in sorted({*architecture} - NAMES)] + sorted(policy.stop_ids))
-        if kind not in kinds:
-            if kinds and config.engine_sleep:
-                raise ValueError("--engine-sleep: only where the policies of a process have one architecture")
-            if config.engine == "vllm":
-                kinds[kind] = VllmEngine(
-                    policy, config.max_response_tokens, memory=config.engine_memory, sleep=config.engine_sleep
-                )
-            else:
-                kinds[kind] = TransformersEngine(policy, config.max_response_tokens)
-        engines[name] = kinds[kind]
-    return engines
+        parts = [(key, architecture[key]) for key in sorted({*architecture} - NAMES)]
+        kinds[name] = str(parts + sorted(policy.stop_ids))
+    engines: dict[str, Engine] = {}
+    for name, policy in policies.items():
+        if kinds[name] in engines:
+            continue
+        if config.engine == "vllm":  # a large engine leaves the GPU to the update, which two cannot take turns in
+            large = sum(shape.numel() for shape in policy.shapes.values()) >= SLEEPS and len({*kinds.values()}) == 1
+            made: Engine = VllmEngine(policy, config.max_response_tokens, memory=config.engine_memory, sleep=large)
+        else:
+            made = TransformersEngine(policy, config.max_response_tokens)
+        engines[kinds[name]] = made
+    return {name: engines[kind] for name, kind in kinds.items()}
 
 
 def saved_models(checkpoint: Path) -> Load:
@@ -318,23 +309,23 @@ def first_models(config: Config, task: Levels, world: World) -> Load:
     how to answer. All ranks call it. ValueError on a policy without a model, and on a run that is damaged or has no
     policy for these agents.
     """
-    policy_of = parse_policies(config.policies, task.training_env.agents)
-    sources = sources_of(config.model, list(dict.fromkeys(policy_of.values())))
-    parts = {source: part for source in sources.values() if (part := part_of_run(source))}
+    policy_of = policy_map(config, task.training_env.agents)
+    given = sources(config, list(dict.fromkeys(policy_of.values())))
+    parts = {source: part for source in given.values() if (part := part_of_run(source))}
     for checkpoint in dict.fromkeys(part.checkpoint for part in parts.values()):
         read_state(checkpoint, world, training=False)
-    folders = dict(sources)
-    for name, source in sources.items():
+    folders = dict(given)
+    for name, source in given.items():
         if source in parts:
             part, agents = parts[source], [agent for agent, owner in policy_of.items() if owner == name]
-            folders[name] = str(part.folder(agents, read_config(part.run)["policies"]))
-    models = [source for source in dict.fromkeys(sources.values()) if source not in parts]
+            folders[name] = str(part.folder(agents, load(part.run).policies))
+    models = [source for source in dict.fromkeys(given.values()) if source not in parts]
     imitating = [source for source in models if source == "tiny"] or (models if config.warm_start else [])
     loaded = {source: warm_started(source, config, task, world) for source in imitating}
     # what anybody can load by its name: the run need not keep a copy (`save_bases`)
     lasting = {name for name in models if name not in imitating and not lora.is_adapter(Path(name))}
 
-    def load(name: str) -> Loaded:
+    def load_first(name: str) -> Loaded:
         source = folders[name]
         if config.adapter == "lora":  # one model for all policies that start from it
             model, tokenizer = loaded[source] = loaded.get(source) or load_whole(source)
@@ -346,7 +337,7 @@ def first_models(config: Config, task: Levels, world: World) -> Load:
         model, tokenizer = loaded[source]
         return copy.deepcopy(model), tokenizer
 
-    return load
+    return load_first
 
 
 def warm_started(source: str, config: Config, task: Levels, world: World) -> Loaded:
@@ -355,7 +346,7 @@ def warm_started(source: str, config: Config, task: Levels, world: World) -> Loa
     if not task.training_env.noisy_answer:  # math and code: the tiny model only shows that everything runs
         say(world, f"no warm start: {config.task} has no noisy answers to imitate; {source} starts as it is")
         return model, tokenizer
-    device = "cpu" if source == "tiny" else config.device
+    device = "cpu" if source == "tiny" else world.device
     if world.main:
         torch.set_float32_matmul_precision("high")  # noise is imitated: TF32 will do, and is several times as fast
         tiny.warm_start(

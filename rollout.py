@@ -138,7 +138,7 @@ def _play_all(
     env_ids: Sequence[int] | None, pool: Executor | None,
 ) -> list[Episode]:  # fmt: skip
     """Every environment once for each of `trajectories`; [None] is a tree."""
-    numbers = range(len(envs)) if env_ids is None else env_ids
+    numbers = range(len(envs)) if env_ids is None else env_ids  # ranks play parts of a batch under its own numbers
     if not len(set(numbers)) == len(numbers) == len(envs):
         raise ValueError(f"env_ids: {len(envs)} distinct numbers expected, got {list(numbers)}")
     players = [_play(env.copy(), i, rules, t) for i, env in zip(numbers, envs, strict=True) for t in trajectories]
@@ -207,7 +207,7 @@ def _try(
         if not all(map(isfinite, candidate.logprobs)):
             raise ValueError(f"{key}: the engine returned a log-prob that is not finite: {candidate.logprobs}")
         ids = tuple(candidate.ids)
-        if ids not in known:
+        if ids not in known:  # late in training most answers are equal, and scoring may run programs
             known[ids] = _act(env.copy(), key, rules.decode(key.agent, candidate.ids))
         branch = known[ids]
         sample = Sample(
@@ -275,8 +275,8 @@ def evaluate(
     episodes = [episode for episode in gather(result).episodes if episode.ended != "infra"]
     if not episodes:
         raise RuntimeError("evaluation: not a single environment could be scored")
-    passed: dict[int, list[bool]] = {}
-    formats: dict[str, list[float]] = {}
+    passed: dict[int, list[bool]] = {}  # by environment
+    formats: dict[str, list[float]] = {}  # by agent
     for episode in episodes:
         passed.setdefault(episode.env, []).append(episode.solved)
         for action in episode.actions:

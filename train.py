@@ -15,22 +15,31 @@ What differs from GRPO on a single prompt:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+
+from grouping import assign_advantages, group_samples
+from options import Config, errors_in_one_line, parse
+from studies.ablations import METHODS
+
+CONFIG: Config | None = None
+if __name__ == "__main__":  # before torch, which takes seconds: --help and a mistyped option need not wait for it
+    with errors_in_one_line("train.py"):
+        CONFIG = parse(methods=METHODS)
+    if os.environ.get("RANK", "0") == "0":
+        print("loading torch", flush=True)
 
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from distributed.exchange import share_samples
-from grouping import assign_advantages, group_samples
-from options import Config
 from prepare import Run, started
 from records.metrics import Clock, groups_per_turn, rollout_metrics
-from studies.ablations import METHODS
 from update import update
 
 
 def train(run: Run) -> None:
     """The whole of AT-GRPO, on any number of ranks."""
-    config, objective, team, task, log = run.config, run.objective, run.team, run.task, run.log
+    config, team, task, log = run.config, run.team, run.task, run.log
     # By default rollout_tree and agent_turn_key; plain GRPO is rollout_chains and trajectory_key.
     rollout, group_key = METHODS[config.sampling, config.grouping, config.reward]
     for step in run.steps():
@@ -43,7 +52,7 @@ def train(run: Run) -> None:
         with clock("sample"):
             played = rollout(
                 envs,
-                team.sampler(objective.temperature),
+                team.sampler(config.temperature),
                 encode=team.encode,
                 decode=team.decode,
                 num_candidates=config.num_candidates,
@@ -61,14 +70,14 @@ def train(run: Run) -> None:
         counts = assign_advantages(groups, config.normalize) | groups_per_turn(groups)
         with clock("exchange"):  # every policy m gets its own batch B_m, the samples of the agents it speaks for
             batches = share_samples(
-                team.world, team.training, team.policy_of, played.samples, objective.minibatches, (config.seed, step)
+                team.world, team.training, team.policy_of, played.samples, config.minibatches, (config.seed, step)
             )
 
         # Update: every policy is trained on its batch.
         trained: dict[str, float] = {}
         with clock("update"):
             for name, policy in team.learners.items():
-                metrics = update(policy, batches[name], objective, seed=(config.seed, step))
+                metrics = update(policy, batches[name], config, seed=(config.seed, step))
                 trained |= {f"{name}/{metric}": value for metric, value in metrics.items()}
         with clock("sync"):
             team.sync()  # the engines get the new weights before the next step samples
@@ -94,7 +103,9 @@ def due(every: int, step: int) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    with started(argv) as run:
+    with errors_in_one_line("train.py"):
+        config = CONFIG or parse(argv, METHODS)
+    with started(config) as run:
         train(run)  # from the first step on, what goes wrong is shown with its traceback
         after = run.evaluate(run.config.steps)
         run.log.say("next: " + "\n      ".join(f"python {name}.py {run.log.run}" for name in ("report", "evaluate")))

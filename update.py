@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -20,31 +18,7 @@ from grouping import Sample
 from model.attention import packed
 from model.packing import Pack, deal, pack_minibatch
 from model.policy import Policy
-
-
-@dataclass
-class UpdateConfig:
-    """How a batch becomes optimizer steps. The defaults are ours where the paper is silent."""
-
-    temperature: float = 1.0
-    """sampling temperature, and that of the log-probs"""
-    clip: float = 0.2
-    """the ratio is clipped to [1 - clip, 1 + clip]"""
-    loss: Literal["token", "sequence", "constant"] = "token"
-    """what the loss is divided by (update.loss_weights)"""
-    minibatches: int = 4
-    """optimizer steps an epoch: parts that the batch is dealt into"""
-    epochs: int = 1
-    """times a batch is used"""
-    micro_batch_tokens: int = 16384
-    """tokens in one forward pass; changes memory, not the result"""
-    mismatch_clamp: float = 2.0
-    """C in w = min(exp(lp_trainer - lp_engine), C)"""
-    grad_clip: float = 1.0
-    """maximum norm of the gradient"""
-    max_response_tokens: int = 0
-    """what loss="constant" divides by"""
-
+from options import UpdateConfig
 
 PER_TOKEN = ("entropy", "clip_fraction", "logprob_gap")  # metrics that are means over response tokens
 

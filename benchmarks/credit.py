@@ -52,7 +52,7 @@ def share_between(groups: list[list[float]]) -> tuple[float, float]:
 
 
 def main() -> None:
-    config, _ = parse(["--workflow", "single", "--max-turns", "4", "--seed", str(SEED), "--device", "cpu"])
+    config = parse(["--workflow", "single", "--max-turns", "4", "--seed", str(SEED), "--device", "cpu"])
     task, world = task_of(config), World()
     team = make_team(config, task.training_env.agents, world, first_models(config, task, world))
     generate = team.sampler(1.0)

@@ -3,7 +3,7 @@
     python benchmarks/step.py --shape qwen3-1.7b                                           one GPU, random weights
     torchrun --nproc-per-node 4 benchmarks/step.py --shape qwen3-1.7b                      one policy on four GPUs
     torchrun --nproc-per-node 2 benchmarks/step.py --model FOLDER --policies per_role      one policy on each GPU
-    torchrun --nproc-per-node 4 benchmarks/step.py --shape qwen3-8b --ckpt --sleep         sharded over four GPUs
+    torchrun --nproc-per-node 4 benchmarks/step.py --shape qwen3-8b --ckpt                 sharded over four GPUs
     python benchmarks/step.py --shape qwen3-1.7b --policies per_role --adapter lora --ckpt --limit-gb 24 --memory 0.1
                                                                             two roles on one base, in 24 GB at most
 
@@ -80,7 +80,7 @@ def build_model(args: argparse.Namespace, device: str) -> tuple[PreTrainedModel,
 
 def build_team(args: argparse.Namespace, world: World) -> Team:
     config = Config(
-        policies=[args.policies], engine=args.engine, engine_memory=args.memory, engine_sleep=args.sleep,
+        policies=(args.policies,), engine=args.engine, engine_memory=args.memory,
         max_response_tokens=args.max_tokens, lr=1e-6, gradient_checkpointing=args.ckpt, fused=args.fused,
         optimizer=args.optimizer, adapter=args.adapter, lora_rank=args.lora_rank,
     )  # fmt: skip
@@ -145,7 +145,7 @@ def main() -> None:
     numbers |= {"lora-rank": 16}
     for name, value in numbers.items():
         parser.add_argument(f"--{name}", type=int, default=value)
-    for name in ("ckpt", "fused", "sleep", "no-wavefront"):
+    for name in ("ckpt", "fused", "no-wavefront"):
         parser.add_argument(f"--{name}", action="store_true")
     args = parser.parse_args()
     world = start(args.device)

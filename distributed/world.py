@@ -169,7 +169,8 @@ def lifeline(rank: int, size: int, store: dist.Store) -> threading.Event:
 
 
 def start(device: str) -> World:
-    """Join the job that torchrun started, or make a world of one. `device` is cpu or cuda."""
+    """Join the job that torchrun started, or be alone. `device`: cpu, cuda or auto (cuda where there is one)."""
+    device = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     rank, size, store, over = 0, int(os.environ.get("WORLD_SIZE", 1)), dist.HashStore(), threading.Event()
     if size == 1 and device == "cpu":  # on a GPU even a single rank is a group: FSDP computes in bfloat16
         return World()

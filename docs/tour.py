@@ -41,7 +41,7 @@ from sampling.requests import request_seed
 from sampling.team import Team
 from studies.ablations import prompt_key
 from tasks.plan_path import PlanPath
-from update import UpdateConfig, loss_weights, update
+from update import loss_weights, update
 
 TOUR, PICTURE = Path(__file__).with_name("tour.md"), Path(__file__).with_name("tree.svg")
 BLOCK = re.compile(r"^```text tour ([\w-]+)\n(.*?)^```$", re.M | re.S)
@@ -58,7 +58,6 @@ class Tour:
     """The first step of the run, made again from its first checkpoint."""
 
     config: Config
-    objective: UpdateConfig
     team: Team
     result: Rollout
     chains: Rollout
@@ -83,14 +82,14 @@ class Tour:
     def token_logprobs(self, pack: Pack, policy: Policy) -> torch.Tensor:
         """(N,), as `update` computes them."""
         with torch.no_grad(), packed(policy.model):
-            return policy.logprobs(pack, self.objective.temperature)[0]
+            return policy.logprobs(pack, self.config.temperature)[0]
 
 
 def replay(run: Path) -> Tour:
     """Train into `run`, then sample step 0 again; raises AssertionError when it is not what the run recorded."""
     argv = [*OPTIONS.split(), "--output-dir", str(run)]
     train.main(argv)
-    config, objective = parse(argv)
+    config = parse(argv)
     start = run / "checkpoints" / "step-000000"
     task = task_of(config)
     team = make_team(config, task.training_env.agents, World(), lambda name: load_model(str(start / name)))
@@ -99,7 +98,7 @@ def replay(run: Path) -> Tour:
     def sample(method: Any) -> Rollout:
         return method(
             [task.training(0, 0, i, 0) for i in ids],
-            team.sampler(objective.temperature),
+            team.sampler(config.temperature),
             encode=team.encode,
             decode=team.decode,
             num_candidates=config.num_candidates,
@@ -113,7 +112,7 @@ def replay(run: Path) -> Tour:
     again = json.loads(json.dumps(tree_rows(result, 0, team.decode, config.trees, lambda i: task.training(0, 0, i, 0))))
     assert again == [tree for tree in written if tree["step"] == 0], "step 0 made again differs from the record"
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return Tour(config, objective, team, result, sample(rollout_chains), rows, again)
+    return Tour(config, team, result, sample(rollout_chains), rows, again)
 
 
 # ------------------------------------------------------------------------------------------------------------- blocks
@@ -191,14 +190,14 @@ def update_blocks(tour: Tour) -> dict[str, str]:
     """Packing, loss, one optimizer step, the hand-over to the engine. Changes the weights."""
     samples, group = tour.result.samples, tour.stage(0, "tool_user")
     groups = with_signal(by_prompt(samples))
-    packs = [pack_samples(part) for part in micro_batches(groups, tour.objective.micro_batch_tokens)]
+    packs = [pack_samples(part) for part in micro_batches(groups, tour.config.micro_batch_tokens)]
     loss = _loss(tour, group)
 
     before = tour.logprobs(group, tour.policy)
     twin = make_policy("twin", copy.deepcopy(tour.policy.model), tour.policy.tokenizer, tour.config.lr)
-    update(twin, group, tour.objective)
+    update(twin, group, tour.config)
     tour.policy.set_lr(train.learning_rate(tour.config, 0))
-    metrics = update(tour.policy, samples, tour.objective, seed=(tour.config.seed, 0))
+    metrics = update(tour.policy, samples, tour.config, seed=(tour.config.seed, 0))
     assert abs(metrics["loss"] - tour.rows[0]["shared/loss"]) < 1e-6, "the update made again differs from the record"
     moved = zip(group, before, tour.logprobs(group, twin), tour.logprobs(group, tour.policy), strict=True)
     stale = [(tour.token_logprobs(pack, tour.policy) - pack.engine).abs() for pack in packs]
@@ -238,7 +237,7 @@ def _unshared(samples: list[Sample]) -> int:
 def _loss(tour: Tour, group: list[Sample]) -> str:
     """The loss of step 0 by hand: the ratio is 1, so each sample adds -weight * tokens * advantage."""
     samples = tour.result.samples
-    weights = loss_weights(samples, tour.objective.loss)
+    weights = loss_weights(samples, tour.config.loss)
     terms = {id(s): -w * len(s.response_ids) * s.advantage for s, w in zip(samples, weights, strict=True)}
     tokens = sum(len(s.response_ids) for s in samples)
     return _lines(

@@ -54,10 +54,6 @@ WORDS = [
     " right",
 ]
 WORDS += [" U", " D", " L", " R", " -", *(f" {digit}" for digit in range(10)), " [", "#### [", ", ", "]"]
-BOARDS: dict[str, dict] = {  # what such a small model can learn in minutes: the defaults of a task's options
-    "plan_path": {"rows": 6, "cols": 6, "blocks": 0.12, "max_moves": 8, "view": "cells"},
-    "sokoban": {"max_moves": 8},
-}
 REACH = 7  # cells up to this offset are one token, others are spelled
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+from options import Config
+from tasks.registry import TASKS
 
 
 class Stopped(BaseException):
@@ -54,23 +55,9 @@ def speaks() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def how_to_go_on(argv: Sequence[str] | None, folder: str) -> str:
-    """The last line of a run that was stopped: the whole command that goes on with it."""
-    script = sys.argv[0] if sys.argv[0].endswith("train.py") else "train.py"
-    words = list(sys.argv[1:] if argv is None else argv)
-    if folder and not any(word.split("=")[0] == "--output-dir" for word in words):
-        words += ["--output-dir", folder]
-    begun = folder != "" and (Path(folder) / "config.json").is_file()
-    if begun and "--resume" not in words:
-        words.append("--resume")
-    command = shlex.join([*launcher(), script, *words])
-    return f"stopped; to go on: {command}" if begun else f"stopped before the first step; to start again: {command}"
-
-
-def launcher() -> list[str]:
-    """`python`, or torchrun with as many processes as there are."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return ["python"]
-    here, everywhere = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["WORLD_SIZE"])
-    nodes = ["--nnodes", str(everywhere // here)] if everywhere > here else []  # and the rendezvous of the cluster
-    return ["torchrun", *nodes, "--nproc-per-node", str(here)]
+def how_to_go_on(config: Config) -> str:
+    """The last line of a run that was stopped: the command that goes on with it."""
+    own = f" --task {shlex.quote(config.task)}" if config.task not in TASKS else ""
+    if (Path(config.output_dir) / "config.json").is_file():
+        return f"stopped; to go on: python train.py --resume --output-dir {shlex.quote(config.output_dir)}{own}"
+    return "stopped before the first step: there is nothing to go on from, start again"

@@ -74,12 +74,12 @@ SOLVING, SOLVED = partial(rollout_tree, mix=outcome), partial(rollout_chains, va
 METHODS: dict[tuple[str, str, str], tuple[Callable[..., Rollout], Callable[[Sample], Hashable]]] = {
     ("tree", "agent_turn", "mixed"): (rollout_tree, agent_turn_key),  # AT-GRPO
     ("tree", "agent_turn", "dense"): (rollout_tree, agent_turn_key),
-    ("tree", "agent_turn", "outcome"): (SOLVING, agent_turn_key),
+    ("tree", "agent_turn", "outcome"): (SOLVING, agent_turn_key),  # nothing to learn where nobody solves it
     ("chains", "trajectory", "mixed"): (rollout_chains, trajectory_key),  # GRPO
     ("chains", "trajectory", "dense"): (partial(rollout_chains, value=mean_reward), trajectory_key),
     ("chains", "trajectory", "outcome"): (SOLVED, trajectory_key),
-    ("parallel", "agent_turn", "mixed"): (rollout_parallel, place_key),
-    ("parallel", "prompt", "mixed"): (rollout_parallel, prompt_key),
+    ("parallel", "agent_turn", "mixed"): (rollout_parallel, place_key),  # prompts of a group differ
+    ("parallel", "prompt", "mixed"): (rollout_parallel, prompt_key),  # hardly any group has two members
     ("tree", "agent", "mixed"): (rollout_tree, agent_key),
     ("tree", "turn", "mixed"): (rollout_tree, turn_key),
     ("tree", "agent", "outcome"): (SOLVING, agent_key),

@@ -66,7 +66,7 @@ def numbers(row: Method, folder: Path, seed: int, steps: int) -> list[Record]:
     """The run of a row with one seed; none if it has not got far enough to have a number."""
     runs = [run_folder(folder, training, seed) for training in row.trainings]
     curve, played = learning_curve(runs[0]), play_path(folder, row, seed)
-    if row.untrained:
+    if row.untrained:  # the evaluation before the first step
         return [{"seed": seed, "curve": curve[:1]}] if curve else []
     if row.team:
         curve = [[steps, *json.loads(played.read_text(encoding="utf-8"))]] if played.exists() else []
@@ -127,6 +127,7 @@ def t_test(values: Sequence[float]) -> tuple[float, float]:
     def outside(t: float) -> Any:
         return betainc(free / 2, 0.5, 0, free / (free + t**2), regularized=True)
 
+    # the t that leaves 5% outside: between 1.96 (many seeds) and 12.7 (two)
     quantile = findroot(lambda t: outside(t) - 0.05, (1.9, 13), solver="anderson")
     return float(quantile) * se, float(outside(mean / max(se, 1e-12)))
 
@@ -134,7 +135,7 @@ def t_test(values: Sequence[float]) -> tuple[float, float]:
 def holm(ps: Sequence[float]) -> list[float]:
     """Each p corrected for the number of comparisons: the smallest times all of them, the next times one less."""
     found, worst = list(ps), 0.0
-    for rank, i in enumerate(sorted(range(len(ps)), key=lambda i: ps[i])):
+    for rank, i in enumerate(sorted(range(len(ps)), key=lambda i: ps[i])):  # never smaller than one before
         found[i] = worst = max(worst, min(1.0, ps[i] * (len(ps) - rank)))
     return found
 
@@ -175,7 +176,7 @@ def table_line(row: Record, results: Record) -> str:
     runs, seeds, steps = row["runs"], len(results["seeds"]), row.get("steps", results["steps"])
     if not runs:
         return f"| {row['label']} | missing | 0 of {seeds} | | | |"
-    step = common_step(row)
+    step = common_step(row)  # of a row that was stopped: where its slowest seed is
     values = success(row, step)
     number = with_se(values) + (f" (after {step} of {steps} steps)" if step not in (0, steps) else "")
     count = str(seeds) if len(runs) == seeds else f"{len(runs)} of {seeds}"
@@ -193,9 +194,9 @@ def differences(results: Record) -> list[str]:
             better, worse, *shorter = (rows[label] for label in labels)
             step = common_step(better, worse)
             steps = paired(success(better, step), success(worse, step))
-            if shorter:
+            if shorter:  # two finished schedules
                 equal = paired(*(success(row, common_step(row)) for row in (better, *shorter)))
-            else:
+            else:  # one of them in the middle of its schedule
                 equal = paired(*(at_budget(row, "candidates", results)[1] for row in (better, worse)))
             found.append((claim, steps, equal))
     ps = holm([t_test(steps)[1] if len(steps) > 1 else 1.0 for _, steps, _ in found])

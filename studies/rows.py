@@ -53,13 +53,13 @@ def _single(options: str, turns: int = TURNS, share: float = 1.0) -> Training:
 
 
 TRAININGS = {
-    "single_grpo_1": _single(CHAINS, turns=1),
+    "single_grpo_1": _single(CHAINS, turns=1),  # the baseline as published: one answer
     "single_grpo": _single(CHAINS),
-    "single_grpo_short": _single(CHAINS, share=0.67),
+    "single_grpo_short": _single(CHAINS, share=0.67),  # of the candidates of chains a tree needed so many
     "single_grpo_tuned": _single(TUNED),
     "single_dense": _single(f"{CHAINS} --reward dense"),
     "single_outcome": _single(f"{CHAINS} --reward outcome"),
-    "single_places": _single(PLACES),
+    "single_places": _single(PLACES),  # the group key without what makes its prompts equal
     "single_tree": _single(""),
     "single_tree_outcome": _single("--reward outcome"),
     "mas_grpo": Training(CHAINS),
@@ -68,16 +68,16 @@ TRAININGS = {
     "mas_dense": Training(f"{CHAINS} --reward dense"),
     "mas_outcome": Training(f"{CHAINS} --reward outcome"),
     "mas_places": Training(PLACES),
-    "shared": Training(""),
+    "shared": Training(""),  # AT-GRPO
     "per_role": Training("--policies per_role"),
     "near_single": _single(NEAR),
     "near_shared": Training(NEAR),
     "near_per_role": Training(f"{NEAR} --policies per_role"),
     "near_tool_user_alone": Training(f"{NEAR} --policies per_role --frozen planner"),
     "near_planner_alone": Training(f"{NEAR} --policies per_role --frozen tool_user"),
-    "tool_user_alone": Training("--policies per_role --frozen planner"),
+    "tool_user_alone": Training("--policies per_role --frozen planner"),  # its partner stays at the warm start
     "planner_alone": Training("--policies per_role --frozen tool_user"),
-    "parallel": Training("--sampling parallel --grouping prompt"),
+    "parallel": Training("--sampling parallel --grouping prompt"),  # K chains instead of a fan at each action
     "agent_key": Training("--grouping agent"),
     "turn_key": Training("--grouping turn"),
     "outcome": Training("--reward outcome"),
@@ -85,7 +85,7 @@ TRAININGS = {
     "alpha_0.5": Training("--alpha 0.5"),
     "k_2": Training("", candidates=2),
     "k_4": Training("", candidates=4),
-    "t_1": Training("", turns=1),
+    "t_1": Training("", turns=1),  # trained with one turn, played with TURNS
     "t_2": Training("", turns=2),
 }
 

@@ -7,11 +7,20 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Sequence
 
 from envs import Env, Message, Reward
-from tasks.code_data import EXAMPLES, Problem, Test, load_problems, normal_test
-from tasks.code_grading import Grade, golden_tests, grade_program, reference_solution
+from tasks.code_data import EXAMPLES, Problem, Test, load_problems, normal_tests
+from tasks.code_grading import (
+    FUNCTION_SECONDS,
+    PROGRAM_SECONDS,
+    Grade,
+    golden_tests,
+    grade_program,
+    is_right,
+    reference_solution,
+)
 from tasks.data import fixed_order, read_json
 from tasks.fences import extract_code, fenced_blocks, shorten
 
@@ -20,9 +29,6 @@ __all__ = ["CodeEnv", "golden_tests", "grade_program", "read_tests", "reference_
 WRITTEN_TESTS = 5  # tests that a tester may write
 # Characters that a prompt shows: of each example of the problem, of the committed program, and of each written test.
 SHOWN_EXAMPLE, SHOWN_PROGRAM, SHOWN_TEST = 20_000, 4_000, 1_000
-
-# ------------------------------------------------------------------------------------------------------ the environment
-
 FENCE = "Only the last closed block of your answer is read; an unclosed block or none at all is worth nothing."
 
 
@@ -31,22 +37,23 @@ class CodeEnv(Env):
 
     Both act at once: prompts come from the state at the start of the turn. A new answer replaces the agent's last one;
     an answer that cannot be read leaves it. `mas` ends when the committed program passes the tester's committed tests,
-    which is agreement, not success. `single` ends when the program passes the examples in the prompt, and after the
-    first readable program when there are none. `solved`: the committed program passes all golden tests.
+    which is agreement, not success. `single` ends when the program passes the examples in the prompt, and where there
+    are none goes on until the turns are over. `solved`: the committed program passes all golden tests.
 
     Team reward: share of golden tests that the candidate program passes; the tester's is that of the committed program.
-    Local rewards. Coder: .1 the program parses, .1 it runs through the first golden input, .8 golden share. Tester: .2
-    its tests can be read, .8 times the share of them that a reference solution passes. These weights are the paper's;
-    what follows is ours (docs/differences.md). The .8 are halved when a program that prints (returns) nothing passes
-    all of the tests, because tests that everything passes are the cheapest way to agree. Without a reference nobody
-    knows whether tests are right: a committed program that passes all golden tests stands in for it, and until there is
-    one the .8 are not paid.
+    Local rewards. Coder: .1 the program parses, .1 it runs through the first golden input and gives something, .8
+    golden share. Tester: .2 its tests can be read, .8 times the share of them that are its own (`copied`) and that a
+    reference solution passes. These weights are the paper's; what follows is ours (docs/differences.md). The .8 are
+    halved when a program that prints (returns) nothing passes all of the tests, because tests that everything passes
+    are the cheapest way to agree. Without a reference nobody knows whether tests are right: a committed program that
+    passes all golden tests stands in for it, and until there is one the .8 are not paid.
 
     Both see the problem, its first three examples, the committed program, the tester's tests and how the program fared
     on them (each shortened, see SHOWN_*), and whether their own last answer could not be read.
 
-    Options: `data` (file or hub id) with `split` and `config`, or `problems` (a sequence of Problem); `timeout` seconds
-    a test. Seed s is problem order[s % len(problems)] of one fixed permutation.
+    Options: `data` (file or hub id) with `split` and `config`, or `problems` (a sequence of Problem); `timeout`,
+    seconds for all tests of a function or for each test of a program (0: the defaults of `grade_program`). Seed s is
+    problem order[s % len(problems)] of one fixed permutation.
     """
 
     simultaneous = slow_scoring = True
@@ -58,19 +65,15 @@ class CodeEnv(Env):
         problems: Sequence[Problem] | None = None,
         split: str = "train",
         config: str | None = None,
-        timeout: float = 6.0,
+        timeout: float = 0.0,
     ):
         workflows = {"mas": ("coder", "tester"), "single": ("coder",)}
         if workflow not in workflows:
             raise ValueError(f"workflow={workflow!r}: the code task has {' or '.join(workflows)}")
-        if data is not None and problems is not None:
-            raise ValueError("the code task takes data= or problems=, not both")
+        if problems is not None and (data is not None or not problems):
+            raise ValueError("the code task takes data= or problems=, not both, and at least one Problem")
         self.agents = workflows[workflow]
-        if problems is not None and not problems:
-            raise ValueError("problems= is empty: the code task needs at least one Problem")
-        self.problems: Sequence[Problem] = problems or (
-            EXAMPLES if data is None else load_problems(data, split, config)
-        )
+        self.problems = problems or (EXAMPLES if data is None else load_problems(data, split, config))
         self.order = fixed_order(len(self.problems))
         self.timeout = timeout
         self.reset(0)
@@ -112,13 +115,15 @@ class CodeEnv(Env):
 
     def _coder_rules(self, name: str | None) -> str:
         task = (
-            f"Write a Python 3 function {name} (or a class Solution with that method). What it returns is tested."
+            f"Write a Python 3 function {name} (or a class Solution with that method). What it returns is tested, with "
+            f"{self.timeout or FUNCTION_SECONDS:g} s for all tests."
             if name
             else "Write a Python 3 program that reads standard input and prints its answer. Its output is compared "
-            "line by line; blanks at the end of lines do not count, floats may differ by 1e-6."
+            "line by line; blanks around lines do not count, floats may differ by 1e-6. Each test may take "
+            f"{self.timeout or PROGRAM_SECONDS:g} s."
         )
         return (
-            f"You are the coder. {task} Standard library only; each test may take {self.timeout:g} s. "
+            f"You are the coder. {task} Standard library only. "
             f"Answer with the whole program in one block:\n```python\n...\n```\n{FENCE}"
         )
 
@@ -127,7 +132,8 @@ class CodeEnv(Env):
         task = f"the function {name}" if name else "a program that reads standard input and prints its answer"
         return (
             f"You are the tester. Another agent writes {task}; you write 1 to {WRITTEN_TESTS} tests that a right one "
-            f"passes and wrong ones fail. Answer with a JSON list in one block:\n```json\n[{form}]\n```\n{FENCE}"
+            "passes and wrong ones fail. Those that the problem shows do not count. Answer with a JSON list in one "
+            f"block:\n```json\n[{form}]\n```\n{FENCE}"
         )
 
     def step(self, agent: str, text: str) -> Reward:
@@ -143,26 +149,26 @@ class CodeEnv(Env):
             self.unread |= {"coder"}
             return Reward(0.0, 0.0, {"format": 0.0})
         grade = self._grade(code, golden_tests(self.problem))
-        runs = grade.statuses[0] in ("ok", "wrong")
-        if "tester" not in self.agents:
-            examples = self._grade(code, self.problem.examples) if self.problem.examples else None
-            self.done = examples is None or examples.passed
-            self.report = _report(self.problem.examples, examples)
+        runs = grade.statuses[0] == "ok" or (grade.statuses[0] == "wrong" and grade.outputs[0].strip() != "")
+        if "tester" not in self.agents and self.problem.examples:
+            examples = self._grade(code, self.problem.examples)
+            self.done, self.report = examples.passed, _report(self.problem.examples, examples)
         self.program, self.score, self.solved = code, grade.score, grade.passed
         self.unread -= {"coder"}
         info = {"format": 1.0, "runs": float(runs), "golden": grade.score}
         return Reward(grade.score, 0.1 + 0.1 * runs + 0.8 * grade.score, info)
 
     def _step_tester(self, text: str) -> Reward:
-        tests = read_tests(text, self.problem.fn_name)
+        tests = read_tests(text, self.problem.fn_name, self.problem.given)
         local, info = 0.0, {"format": float(tests is not None)}
         if tests:
             known = reference_solution(self.problem, self.timeout) or (self.program if self.solved else None)
-            right = self._grade(known, tests).score if known else 0.0
-            nothing = f"def {self.problem.fn_name}(*args):\n    pass\n" if self.problem.fn_name else ""
-            trivial = self._grade(nothing, tests).passed
-            local = 0.2 + 0.8 * right * (0.5 if trivial else 1.0)
-            info |= {"right": right, "trivial": float(trivial), "reference": float(known is not None)}
+            own = [test for test in tests if not copied(test, self.problem)]
+            passed = self._grade(known, own).statuses.count("ok") if known and own else 0
+            trivial = all(is_right(test, None if self.problem.fn_name else "") for test in tests)
+            local = 0.2 + 0.8 * passed / len(tests) * (0.5 if trivial else 1.0)
+            info |= {"right": passed / len(tests), "copied": 1 - len(own) / len(tests), "trivial": float(trivial)}
+            info["reference"] = float(known is not None)
         unread = self.unread - {"tester"} if tests else self.unread | {"tester"}
         tests = tests or self.tests
         if tests and self.program is not None:
@@ -172,30 +178,69 @@ class CodeEnv(Env):
         return Reward(self.score, local, info)
 
     def _grade(self, code: str, tests: Sequence[Test]) -> Grade:
-        return grade_program(code, tests, self.timeout, self.problem.checker)
+        return grade_program(code, tests, self.timeout)
 
     def _check(self, agent: str) -> None:
         if agent not in self.agents:
             raise ValueError(f"unknown agent {agent!r}: this environment has {', '.join(self.agents)}")
 
 
-def read_tests(text: str, fn_name: str | None) -> tuple[Test, ...] | None:
+# ------------------------------------------------------------------------------------------------------ tests as texts
+
+
+def read_tests(text: str, name: str | None, given: str = "") -> tuple[Test, ...] | None:
     """The tests in the last fenced json block, at most WRITTEN_TESTS of them; None when they cannot be read."""
     blocks = fenced_blocks(text, ("json",))
     if not blocks or len(blocks[-1]) > 20_000:
         return None
+    fields = ("args", "expected") if name else ("input", "output")
+    more = {"fn_name": name, "given": given} if name else {}
     try:
-        written = read_json(blocks[-1])
-        if not isinstance(written, list):
+        written = [{**{field: test[field] for field in fields}, **more} for test in read_json(blocks[-1])]
+        if name and not all(isinstance(test["args"], list) for test in written):
             return None
-        fields = ("args", "expected") if fn_name else ("input", "output")
-        name = {"fn_name": fn_name} if fn_name else {}
-        tests = [{**name, **{field: test[field] for field in fields}} for test in written[:WRITTEN_TESTS]]
-        if any(fn_name and not isinstance(test["args"], list) for test in tests):
-            return None
-        return tuple(map(normal_test, tests)) or None
+        return tuple(normal_tests(written[:WRITTEN_TESTS])) or None
     except (ValueError, TypeError, KeyError):  # not JSON, or not this form
         return None
+
+
+# Words in quotes, comparisons, names and numbers, single signs; some mean the same.
+_PART = re.compile(r"\"{3}|'{3}|\"(?:\\.|[^\"\\\n])*\"|(?<!\w)'(?:\\.|[^'\\\n])*'|[=<>!]=|\w+(?:\.\d+)?|\S")
+_ALIKE = {"(": "[", "{": "[", ")": "]", "}": "]", "True": "true", "False": "false", "None": "null"}
+
+
+def copied(test: Test, problem: Problem) -> bool:
+    """Whether the input of a test stands in the question or an example: as lines of a program's input; as a call of the
+    function, after names with `=` or `:`, or as a list with items. 2.0 is 2; quotes and kinds of brackets do not count.
+    """
+    question, name = problem.question, problem.fn_name
+    if name is None:
+        shown = _lines("\n".join([question, *(example["input"] for example in problem.examples)]))
+        return f"\n{_lines(test['input'])}\n" in f"\n{shown}\n"
+    calls = (f"{name}({repr(example['args'])[1:-1]})" for example in problem.examples)
+    shown = _parts("\n".join([re.sub(r"(?m)^\s*\w+\s*:", " = ", question), *calls]))
+    args = [_parts(repr(arg)).strip() for arg in test["args"]]
+    forms = [f" {name} [ {' , '.join(args)} ] ", f" = {' = '.join(args)} "]
+    if args and args[0].startswith("[ ") and args != ["[ ]"]:
+        forms.append(f" {' , '.join(args)} ")
+    return any(form in shown for form in forms)
+
+
+def _parts(text: str) -> str:
+    """The parts of a text between blanks, without quotes, and without names before `=`."""
+    parts = " ".join(_ALIKE.get(part, part.removesuffix(".0")) for part in map(_unquoted, _PART.findall(text)))
+    return re.sub(r"(?: ,)? [A-Za-z_]\w* = ", " = ", f" {parts} ").replace(" , ] ", " ] ")
+
+
+def _unquoted(part: str) -> str:
+    quoted = part[0] in "\"'" and len(part) > 1
+    return re.sub(r"\\", "", part[1:-1]).replace(" ", "\0") or "''" if quoted else part
+
+
+def _lines(text: str) -> str:
+    """The lines of a text without blanks, quotes and a label like "Sample input:" around them."""
+    lines = (re.sub(r"(?i)^[^:]*\binput\b[^:]*:", "", line).strip(" \t\r`>") for line in text.split("\n"))
+    return "\n".join(filter(None, lines))
 
 
 def _shown(test: Test, limit: int) -> str:

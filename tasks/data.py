@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import sys
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
@@ -18,16 +20,30 @@ from typing import Any
 
 Row = dict[str, Any]
 
+# Data sets hold integers of more digits than Python reads by default. Reading takes quadratic time: a million digits
+# would take minutes.
 if hasattr(sys, "set_int_max_str_digits"):  # Python 3.10.7 or later
-    sys.set_int_max_str_digits(0)  # data sets hold integers of more than 4,300 digits; reading and showing them is fine
+    sys.set_int_max_str_digits(100_000)
 
 
 def read_json(text: str) -> Any:
-    """json.loads, with a ValueError also for text that is nested too deeply for the parser."""
+    """json.loads, with a ValueError also for what it accepts and no prompt can show: a key that stands twice, half a
+    surrogate pair; and for text that is nested too deeply."""
     try:
-        return json.loads(text)
+        value = json.loads(text, object_pairs_hook=_object)
+        if re.search(r"\\u[dD][89a-fA-F]", text):
+            json.dumps(value, ensure_ascii=False).encode()  # UnicodeEncodeError, a ValueError
+        return value
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> Row:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        (name, _), *_ = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"{name!r} stands twice in one object")
+    return row
 
 
 def read_rows(source: str, split: str = "train", config: str | None = None) -> list[Row]:
@@ -40,59 +56,25 @@ def read_rows(source: str, split: str = "train", config: str | None = None) -> l
     """
     path = Path(source)
     if path.suffix == ".jsonl":
-        rows = _read_lines(path)
+        with path.open("rb") as lines:  # bytes: U+2028 and its like end no line
+            rows = [_read(line, f"{source!r}, line {n}") for n, line in enumerate(lines, start=1) if line.strip()]
     elif path.suffix == ".json":
-        rows = _read_list(path)
+        rows = _read(path.read_bytes() or b"[]", repr(source))
     elif path.exists() or source.count("/") > 1 or not source.strip("./~"):
         raise ValueError(f"data {source!r}: expected a .jsonl file, a .json file or a hub id such as 'openai/gsm8k'")
     else:
         name, _, own_split = source.partition(":")
         rows = _read_hub(name, own_split or split, config)
-    if not rows:
-        raise ValueError(f"data {source!r}: no rows")
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"data {source!r}: no rows, or not objects only (a .json file holds one list of them)")
     return rows
 
 
-def _read_text(path: Path) -> str:
-    if not path.is_file():
-        raise FileNotFoundError(f"data file {str(path)!r} does not exist (working directory: {Path.cwd()})")
-    content = path.read_bytes()
+def _read(text: bytes, place: str) -> Any:
     try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise ValueError(f"data file {str(path)!r}, line {line}: not UTF-8 text ({error.reason})") from None
-
-
-def _read_lines(path: Path) -> list[Row]:
-    rows = []
-    # Not splitlines(): JSON strings may hold U+2028 and other characters that it takes for line ends.
-    for number, line in enumerate(_read_text(path).split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = read_json(line)
-        except ValueError as error:
-            raise ValueError(f"data file {str(path)!r}, line {number}: not JSON ({error})") from None
-        if not isinstance(row, dict):
-            raise ValueError(f"data file {str(path)!r}, line {number}: expected an object, got {type(row).__name__}")
-        rows.append(row)
-    return rows
-
-
-def _read_list(path: Path) -> list[Row]:
-    text = _read_text(path)
-    if not text.strip():
-        return []
-    try:
-        rows = read_json(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"data file {str(path)!r}, line {error.lineno}: not JSON ({error.msg})") from None
+        return read_json(text.decode("utf-8-sig"))
     except ValueError as error:
-        raise ValueError(f"data file {str(path)!r}: not JSON ({error})") from None
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ValueError(f"data file {str(path)!r}: expected one list of objects (or one object a line, named .jsonl)")
-    return rows
+        raise ValueError(f"data file {place}: not JSON ({error})") from None
 
 
 def _read_hub(source: str, split: str, config: str | None) -> list[Row]:

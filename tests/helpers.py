@@ -143,11 +143,7 @@ def reference_logprobs(model, sample: Sample, temperature: float = 1.0) -> torch
 
 def objective(**values) -> UpdateConfig:
     """One plain optimizer step unless told otherwise, gradients not clipped."""
-    config = UpdateConfig()
-    for name, value in {"minibatches": 1, "grad_clip": 1e9, "max_response_tokens": 16, **values}.items():
-        assert hasattr(config, name)
-        setattr(config, name, value)
-    return config
+    return UpdateConfig(**{"minibatches": 1, "grad_clip": 1e9, "max_response_tokens": 16, **values})
 
 
 def watch_gradients(policy: Policy) -> list[dict[str, torch.Tensor]]:

@@ -1,6 +1,5 @@
 """Reading data sets: every way a file can be wrong is an error that names the file and the line."""
 
-import builtins
 import json
 import random
 import sys
@@ -12,7 +11,24 @@ from hypothesis import strategies as st
 
 from tasks.data import check_disjoint, fixed_order, normalize_question, read_rows
 
-ROWS = [{"question": "1+1?", "answer": 2}, {"question": "line\u2028separator", "answer": None}]
+ROWS = [{"question": "1+1?", "answer": 2}, {"question": "line\u2028separator", "answer": None}, {"a": 10**5000}]
+DEEP = "[" * 100_000 + "]" * 100_000
+BAD = [  # name, content, what the error says
+    ("bad.jsonl", '{"a": 1}\n{"a": ', r"bad\.jsonl.*line 2: not JSON"),
+    ("bad.jsonl", '{"a": 1}\n\n[1]', r"bad\.jsonl.*not objects only"),
+    ("bad.jsonl", b'{"a": 1}\n{"a": "\xff"}', r"bad\.jsonl.*line 2: not JSON \('utf-8' codec"),
+    ("bad.jsonl", '{"a": 1}\n{"a": ' + DEEP + "}", r"bad\.jsonl.*line 2: not JSON \(nested too deeply"),
+    ("bad.jsonl", '{"answer": 1, "question": "", "answer": 2}', r"line 1: not JSON \('answer' stands twice"),
+    ("bad.jsonl", '{"question": "\\ud83d"}', r"line 1: not JSON \(.*surrogates not allowed"),
+    ("bad.jsonl", '{"answer": ' + "7" * 3_000_000 + "}", r"line 1: not JSON \(.*digits"),
+    ("bad.json", '[{"a": 1},\n oops]', r"bad\.json.*not JSON \(.*line 2"),
+    ("bad.json", DEEP, r"bad\.json.*not JSON \(nested too deeply"),
+    ("bad.json", '{"a": 1}', r"bad\.json.*one list of them"),
+    ("bad.json", "[1, 2]", r"bad\.json.*not objects only"),
+    ("empty.jsonl", "\n \n", r"empty\.jsonl.*no rows"),
+    ("empty.json", "", r"empty\.json.*no rows"),
+    ("rows.csv", "a,b", r"rows\.csv.*expected a \.jsonl"),
+]
 
 
 def write(tmp_path, name, content):
@@ -28,36 +44,10 @@ def test_jsonl_and_json_give_the_same_rows(tmp_path):
     assert read_rows(write(tmp_path, "c.json", json.dumps(ROWS, indent=1))) == ROWS
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("bad.jsonl", '{"a": 1}\n{"a": ', r"bad\.jsonl.*line 2: not JSON"),
-        ("bad.jsonl", '{"a": 1}\n\n[1]', r"bad\.jsonl.*line 3: expected an object, got list"),
-        ("bad.jsonl", b'{"a": 1}\n{"a": "\xff"}', r"bad\.jsonl.*line 2: not UTF-8"),
-        ("bad.json", '[{"a": 1},\n oops]', r"bad\.json.*line 2: not JSON"),
-        (
-            "bad.jsonl",
-            '{"a": 1}\n{"a": ' + "[" * 100_000 + "]" * 100_000 + "}",
-            r"bad\.jsonl.*line 2: not JSON \(nested too",
-        ),
-        ("bad.json", "[" * 100_000 + "]" * 100_000, r"bad\.json.*not JSON \(nested too deeply"),
-        ("bad.json", '{"a": 1}', r"bad\.json.*expected one list of objects"),
-        ("bad.json", "[1, 2]", r"bad\.json.*expected one list of objects"),
-        ("empty.jsonl", "\n \n", r"empty\.jsonl.*no rows"),
-        ("empty.json", "", r"empty\.json.*no rows"),
-        ("empty.json", "[]", r"empty\.json.*no rows"),
-        ("rows.csv", "a,b", r"rows\.csv.*expected a \.jsonl"),
-    ],
-)
+@pytest.mark.parametrize(("name", "content", "message"), BAD, ids=lambda value: str(value)[:20])
 def test_malformed_files_are_errors_that_name_file_and_line(tmp_path, name, content, message):
     with pytest.raises(ValueError, match=message):
         read_rows(write(tmp_path, name, content))
-
-
-def test_integers_of_any_length_are_read_and_written(tmp_path):
-    rows = [{"a": 10**5000}]
-    assert read_rows(write(tmp_path, "long.jsonl", json.dumps(rows[0]))) == rows
-    assert read_rows(write(tmp_path, "long.json", json.dumps(rows))) == rows
 
 
 def test_missing_files_and_sources_that_are_none(tmp_path):
@@ -68,23 +58,12 @@ def test_missing_files_and_sources_that_are_none(tmp_path):
             read_rows(source)
 
 
-def test_hub_ids_need_the_optional_package(monkeypatch):
-    real_import = builtins.__import__
-
-    def without_datasets(name, *args, **kwargs):
-        if name == "datasets":
-            raise ImportError(name)
-        return real_import(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without_datasets)
+def test_hub_ids_need_the_optional_package_and_are_read_with_their_config_and_split(monkeypatch):
+    calls = []
+    monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ImportError, match=r"openai/gsm8k.*pip install datasets"):
         read_rows("openai/gsm8k")
-
-
-def test_hub_ids_are_read_with_their_config_and_split(monkeypatch):
-    calls = []
-    fake = types.ModuleType("datasets")
-    fake.load_dataset = lambda *args, **kwargs: calls.append((args, kwargs)) or ROWS
+    fake = types.SimpleNamespace(load_dataset=lambda *args, **kwargs: calls.append((args, kwargs)) or ROWS)
     monkeypatch.setitem(sys.modules, "datasets", fake)
     assert read_rows("openai/gsm8k", split="test", config="main") == ROWS
     assert read_rows("openai/gsm8k:test", config="main") == ROWS  # the id may name its split
@@ -100,12 +79,12 @@ def test_overlap_names_both_splits_and_the_question():
 @given(st.text())
 def test_normalising_twice_changes_nothing_and_blanks_do_not_matter(text):
     once = normalize_question(text)
-    assert normalize_question(f"  {text}\n") == once
-    assert " ".join(once.split()) == once
+    assert normalize_question(f"  {text}\n") == once == " ".join(once.split())
 
 
 def test_fixed_order_is_a_permutation_and_leaves_the_global_generator_alone():
-    before = random.getstate()
-    assert sorted(fixed_order(100)) == list(range(100)) != list(fixed_order(100))
-    assert fixed_order(100) == fixed_order.__wrapped__(100)
-    assert random.getstate() == before
+    random.seed(7)
+    state = random.getstate()
+    assert sorted(fixed_order(100)) == list(range(100))
+    assert fixed_order(100) == fixed_order(100) != tuple(range(100))
+    assert random.getstate() == state

@@ -23,7 +23,7 @@ import pytest
 from helpers import tables
 
 from distributed.world import place
-from options import parse, parse_policies
+from options import Config, parse, policy_map
 from prepare import task_of
 from records import metrics
 from tools import fetch, play
@@ -245,21 +245,21 @@ def commands(page):
 
 
 def check_training(argv, ranks):
-    config, _ = parse(argv)
+    config = parse(argv)
     if config.task in ("math", "code"):
         assert config.data
         assert config.eval_data
         agents = {"math": ("reasoner", "tool_user"), "code": ("coder", "tester")}[config.task]
     else:
         agents = task_of(config).training_env.agents
-    names = list(dict.fromkeys(parse_policies(config.policies, agents).values()))
+    names = list(dict.fromkeys(policy_map(config, agents).values()))
     ranks_of = place(names, ranks, config.ranks)
     assert set().union(*ranks_of.values()) == set(range(ranks))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_parse(page, options, monkeypatch):
-    monkeypatch.setattr("records.parts.part_of_run", lambda source: None)  # the runs of a page are not there
+    monkeypatch.setattr("options.load", lambda run: Config().resolved())  # the runs of a page are not there
     found = list(commands(page))
     assert found or page.name in ("features.md", "experiments.md", "differences.md")
     for script, ranks, argv in found:
@@ -289,7 +289,7 @@ def test_the_tables_of_memory_and_time_are_those_of_the_script():
 
 
 def test_the_number_of_responses_on_the_page():
-    config, _ = parse(read(ROOT / "recipes" / "plan_path_8b.args").split())
+    config = parse(read(ROOT / "recipes" / "plan_path_8b.args").split())
     factors = (config.envs_per_step, len(task_of(config).training_env.agents), config.max_turns, config.num_candidates)
     assert f"{' * '.join(map(str, factors))} = {math.prod(factors)} responses" in read(ROOT / "docs" / "reproduce.md")
     assert estimate.step_seconds(0, 1, 1, math.inf) == math.prod(factors)

@@ -20,6 +20,7 @@ CODE = [
     {
         "question": f"Read an integer and print it plus {n}.",
         "tests": [{"input": f"{x}\n", "output": f"{x + n}\n"} for x in (1, 2)],
+        "examples": [{"input": "1\n", "output": "1\n", "accept": [f"{n + 1}\n"]}],  # a wrong one passes
         "solutions": [f"print(int(input()) + {n})"],
     }
     for n in range(3, 7)

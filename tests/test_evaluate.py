@@ -109,11 +109,24 @@ def test_greedy_samples_are_refused(run):
     assert "--temperature" in refuses(run, "--samples", 2, "--temperature", 0)
 
 
-@pytest.mark.parametrize("options", ["--task sudoku", "--max-turns 3", "--smaples 4", "--data other.jsonl"])
-def test_a_run_keeps_its_own_options(run, options):
-    message = refuses(run, *options.split())
-    assert options in message
-    assert str(run) in message
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--task sudoku", "--task sudoku: the run was started with --task plan_path"),
+        ("--max-turns 3", "--max-turns 3: the run was started with --max-turns 2"),
+        ("--data other.jsonl", "--data other.jsonl: the run was started with --data"),
+        ("--smaples 4", "--smaples: no such option (did you mean --samples?)"),
+        ("--envs -1", "--envs -1: "),
+        ("--samples 0", "--samples 0: "),
+        ("--temperature nan", "--temperature nan: "),
+        ("--top-p 0", "--top-p 0.0: "),
+        ("--top-p 0.5", "--top-p 0.5 needs --temperature"),
+        ("--engine-memory 1", "--engine-memory 1.0: "),
+        ("--engine magic", "'magic' for argument '--engine'"),
+    ],
+)
+def test_a_run_keeps_its_own_options(run, options, message):
+    assert message in refuses(run, *options.split())
 
 
 def test_a_source_that_is_missing_is_named(tmp_path):

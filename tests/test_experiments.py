@@ -21,11 +21,10 @@ import train
 from benchmarks.credit import share_between
 from experiments import Plan, finished, make_plan, run, run_trainings
 from grouping import assign_advantages, group_samples
-from options import parse, parse_policies
+from options import parse, policy_map
 from prepare import task_of
-from rollout import rollout_tree
 from studies import rows
-from studies.ablations import METHODS, agent_key, outcome, prompt_key, rollout_parallel, turn_key
+from studies.ablations import METHODS, agent_key, prompt_key, rollout_parallel, turn_key
 from studies.results import collect, holm, numbers, play_path, run_folder, shown, t_test, table
 from studies.rows import CLAIMS, TABLES, TRAININGS
 
@@ -37,18 +36,14 @@ def plan(tmp_path):
     return Plan(tmp_path / "runs", (0, 1), 50, TABLES)
 
 
-def write_log(path, rows):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
 def write_run(folder, successes, samples=(100,), groups=(1, 1, 2)):
     """The logs of a run: successes {step: share}, one row of metrics for each of `samples`."""
     kinds = dict(zip(("groups/trained", "groups/constant", "groups/singleton"), groups, strict=True))
     curve = [{"step": step, "success": value, "se": 0.0, "n": 200} for step, value in successes.items()]
-    write_log(folder / "evaluations.jsonl", curve)
     steps = [{"step": step, "samples": value, "tokens": 5 * value, **kinds} for step, value in enumerate(samples)]
-    write_log(folder / "metrics.jsonl", steps)
+    folder.mkdir(parents=True)
+    for name, logged in (("evaluations", curve), ("metrics", steps)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in logged))
 
 
 # ---------------------------------------------------------------------------------------------------------------- plan
@@ -60,7 +55,7 @@ def test_every_training_samples_at_most_the_same_number_of_candidates_a_step(pla
     assert {name: TRAININGS[name].envs for name in by_hand} == by_hand
     options = {folder.name.removesuffix("-seed1"): words for folder, words in plan.runs.items()}
     for name, training in TRAININGS.items():
-        config, _ = parse(options[name])
+        config = parse(options[name])
         agents = len(task_of(config).training_env.agents)
         assert config.envs_per_step * agents * config.max_turns * config.num_candidates == 3072, name
         assert (config.device, config.steps, config.seed) == ("cpu", round(50 * training.share), 1)
@@ -74,8 +69,8 @@ def test_the_rows_use_every_training_and_differ_in_what_they_say(plan):
     assert {name for row in ROWS for name in row.trainings} == set(TRAININGS)
     for row in ROWS:
         for agent, (name, policy) in row.team.items():
-            config, _ = parse(plan.runs[run_folder(plan.folder, name, 0)])
-            policies = parse_policies(config.policies, task_of(config).training_env.agents)
+            config = parse(plan.runs[run_folder(plan.folder, name, 0)])
+            policies = policy_map(config, task_of(config).training_env.agents)
             assert agent in policies
             assert policy in policies.values()
     for label, option in {"alpha = 0.5": "--alpha 0.5", "outcome reward only": "--reward outcome"}.items():
@@ -315,15 +310,6 @@ def test_chains_that_saw_the_same_prompt_are_compared():
     assert [len(group) for group in groups.values()] == [3, 3, 3, 3]
 
 
-def test_outcome_reward_counts_nothing_but_a_solved_task():
-    """Candidates 9, 5 and 1! : the last one solves the task with the lowest local reward, and is committed."""
-    result = play_toy(rollout_tree, lambda request, k: ["9", "5", "1!"][k], mix=outcome, alpha=0.0)
-    assert [sample.reward for sample in result.samples] == [0, 0, 1]
-    assert [sample.committed for sample in result.samples] == [False, False, True]
-    with pytest.raises(ValueError, match="not finite"):
-        play_toy(rollout_tree, lambda request, k: "nan", mix=outcome)
-
-
 @pytest.mark.parametrize(
     ("reward", "tree", "chains"),
     [
@@ -336,16 +322,12 @@ def test_the_rewards_of_trees_and_chains_by_hand(reward, tree, chains):
     """Local rewards .1 .3 and .2; the third answer solves (team 1, alpha 2). Chains: 1 then 3, 3 then 1, 4 then 2!."""
     found = play_toy(METHODS["tree", "agent_turn", reward][0], lambda request, k: ("1", "3", "2!")[k], alpha=2.0)
     assert [sample.reward for sample in found.samples] == pytest.approx(tree)
-
-    def answers(request, k):
-        return ("13", "31", "42")[request.seed % 3][request.agent == "bob"] + "!" * (
-            request.seed % 3 == 2 and request.agent == "bob"
-        )
-
-    found = play_toy(METHODS["chains", "trajectory", reward][0], answers, alpha=2.0)
-    lengths, returns = [4, 4, 2], iter(found.samples)
-    for length, value in zip(lengths, chains, strict=True):
-        assert [next(returns).reward for _ in range(length)] == pytest.approx([value] * length)
+    assert [sample.committed for sample in found.samples] == [False, False, True], "whatever its local reward"
+    plans = (("1", "3"), ("3", "1"), ("4", "2!"))
+    found = play_toy(METHODS["chains", "trajectory", reward][0],
+                     lambda request, k: plans[request.seed % 3][request.agent == "bob"], alpha=2.0)  # fmt: skip
+    expected = [value for value, length in zip(chains, (4, 4, 2), strict=True) for _ in range(length)]
+    assert [sample.reward for sample in found.samples] == pytest.approx(expected)
 
 
 TINY = (

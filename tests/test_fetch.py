@@ -1,10 +1,9 @@
-"""The command that writes the data sets: every format, the authors' splits, no question in two sets.
+"""The command that writes data sets: every format, the authors' splits, no question in two sets, exact tests.
 
 `datasets` is replaced by a fake with hand-made rows: the tests need neither the package nor a network.
 """
 
 import base64
-import builtins
 import hashlib
 import json
 import pickle
@@ -15,7 +14,7 @@ import zlib
 import pytest
 
 from tasks import code_data, math_env
-from tasks.code_grading import GOLDEN_TESTS, golden_tests, reference_solution
+from tasks.code_grading import GOLDEN_TESTS, golden_tests, grade_program, reference_solution
 from tasks.data import check_disjoint, read_rows
 from tools import fetch
 
@@ -23,13 +22,7 @@ HUB = "hf://datasets/"
 
 
 def apps(number, question=None, **fields):
-    row = {
-        "id": number,
-        "question": question or f"Print {number}.",
-        "difficulty": "easy",
-        "url": "",
-        "starter_code": "",
-    }
+    row = {"id": number, "question": question or f"Print {number}.", "difficulty": "easy", "starter_code": ""}
     row["input_output"] = json.dumps({"inputs": ["\n"], "outputs": [f"{number}\n"]})
     row["solutions"] = json.dumps([f"print({number})"] * 8)
     return {**row, **fields}
@@ -105,9 +98,7 @@ def hub(monkeypatch):
         return parts if split is None else parts[split]
 
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
-    limit = sys.get_int_max_str_digits()
-    yield asked
-    sys.set_int_max_str_digits(limit)
+    return asked
 
 
 def rows_of(folder, file):
@@ -117,7 +108,6 @@ def rows_of(folder, file):
 def test_all_files_are_written_load_and_share_no_question(tmp_path, hub, capsys):
     fetch.main(["all", "--output", str(tmp_path)])
     assert {path.name for path in tmp_path.iterdir()} == {f"{file}.jsonl" for file in fetch.FILES} | {"sources.json"}
-    assert len(fetch.SETS) == 7
     assert len(hub) == len(fetch.FILES), "each file is fetched once"
     problems = {}
     for file, source in fetch.FILES.items():
@@ -133,7 +123,7 @@ def test_all_files_are_written_load_and_share_no_question(tmp_path, hub, capsys)
     assert printed.count("left out 1 (also in an evaluation set)") == 2
     for file in ("apps_test", "code_contests_train"):
         assert all(golden_tests(problem) for problem in problems[file])
-    assert reference_solution(problems["code_contests_test"][0], 6.0) == "print(input())"
+    assert reference_solution(problems["code_contests_test"][0]) == "print(input())"
 
 
 def test_splits_are_those_of_the_authors(tmp_path):
@@ -142,6 +132,11 @@ def test_splits_are_those_of_the_authors(tmp_path):
     assert numbers["apps_test"] == [f"Print {n}." for n in range(500)]
     assert numbers["apps_train"] == [f"Print {n}." for n in range(500, 4500)]
     assert [row["problem"] for row in rows_of(tmp_path, "aime25")] == ["What is 10%?"]
+    rows = rows_of(tmp_path, "apps_train_easier")
+    assert [row["question"] for row in rows] == ["Line\u2028separator é", "Easier 14.", "Easier 15."]
+    entry = json.loads((tmp_path / "sources.json").read_text())["apps_train_easier"]
+    assert entry["counts"] == {"rows": 3, "also in an evaluation set": 1, "no tests": 2, "unreadable": 1}
+    assert entry["sha256"] == hashlib.sha256((tmp_path / "apps_train_easier.jsonl").read_bytes()).hexdigest()
 
 
 def test_a_training_set_brings_the_evaluation_sets_of_its_kind_and_no_others(tmp_path, hub):
@@ -153,54 +148,110 @@ def test_a_training_set_brings_the_evaluation_sets_of_its_kind_and_no_others(tmp
     assert hub == ["POLARIS-Project/Polaris-Dataset-53K"], "what is there is not fetched again"
 
 
-def test_rows_that_nobody_can_use_are_counted_by_reason(tmp_path, capsys):
-    fetch.main(["apps", "--output", str(tmp_path)])
-    rows = rows_of(tmp_path, "apps_train_easier")
-    assert [row["question"] for row in rows] == ["Line\u2028separator é", "Easier 14.", "Easier 15."]
-    counts = json.loads((tmp_path / "sources.json").read_text())["apps_train_easier"]["counts"]
-    assert counts == {"rows": 3, "also in an evaluation set": 1, "no tests": 2, "unreadable: ValueError": 1}
-    printed = capsys.readouterr().out
-    assert all(f"left out {count} ({reason})" in printed for reason, count in counts.items() if reason != "rows")
-
-
-def test_rows_are_cut_to_what_is_read(tmp_path):
+def test_rows_are_cut_to_what_is_used(tmp_path):
     fetch.main(["code_contests", "livecodebench_v6", "olympiadbench", "--output", str(tmp_path)])
     first, long = rows_of(tmp_path, "code_contests_train")
-    assert set(first) == set(fetch.KEEP["CodeContests"])
-    assert first["solutions"] == {"language": [3, 3], "solution": ["print(input())", "x"]}
-    kinds = ("public_tests", "private_tests", "generated_tests")
-    assert [len(long[kind]["input"]) for kind in kinds] == [1, GOLDEN_TESTS - 1, 0]
-    assert [len(long[kind]["output"]) for kind in kinds] == [1, GOLDEN_TESTS - 1, 0]
-    assert "contest_date" not in rows_of(tmp_path, "livecodebench_v6")[0]
+    assert first["solutions"] == ["print(input())", "x"]
+    assert first["tests"][0] == {"input": "7", "output": "7"}
+    assert len(long["tests"]) == GOLDEN_TESTS
+    (row, _) = rows_of(tmp_path, "livecodebench_v6")
+    assert [test["input"] for test in row["tests"]] == ["1", "2"]
     (row,) = rows_of(tmp_path, "olympiadbench")
-    assert (row["final_answer"], row["error"]) == (["4.2"], "1e-1")
-    assert "image_1" not in row
-
-
-def test_what_was_written_can_be_compared(tmp_path):
-    fetch.main(["aime24", "--output", str(tmp_path)])
-    entry = json.loads((tmp_path / "sources.json").read_text())["aime24"]
-    assert entry["sha256"] == hashlib.sha256((tmp_path / "aime24.jsonl").read_bytes()).hexdigest()
-    assert entry["path"] == "Maxwell-Jia/AIME_2024"
-    fetch.main(["aime25", "--output", str(tmp_path)])
-    assert set(json.loads((tmp_path / "sources.json").read_text())) == {"aime24", "aime25"}
+    assert (row["final_answer"], row["error"], "image_1" in row) == (["4.2"], "1e-1", False)
 
 
 def test_errors_say_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setitem(HUB_ROWS, ("Maxwell-Jia/AIME_2024", None), {"train": [{"Problem": "?", "Answer": None}]})
-    with pytest.raises(SystemExit, match=r"aime24: not a single row of Maxwell-Jia/AIME_2024 is usable"):
+    with pytest.raises(SystemExit, match=r"aime24.*not a single row is usable"):
         fetch.main(["aime24", "--output", str(tmp_path)])
     assert list(tmp_path.glob("aime24*")) == []
-    with pytest.raises(SystemExit):
-        fetch.main(["aime", "--output", str(tmp_path)])
-    monkeypatch.delitem(sys.modules, "datasets")
-    real = builtins.__import__
-
-    def without(name, *args, **kwargs):
-        if name == "datasets":
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    for wrong in ["aime"], ["humaneval"], ["mbpp", "--from", "x.jsonl"], ["mbpp", "aime24", "--from", "x", "--to", "y"]:
+        with pytest.raises(SystemExit):
+            fetch.main(wrong)
+    with pytest.raises(SystemExit, match=r"tools\.fetch: error: .*missing\.jsonl"):
+        fetch.main(["mbpp", "--from", "missing.jsonl", "--to", str(tmp_path / "y")])
+    monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(SystemExit, match="pip install datasets"):
         fetch.main(["aime25", "--output", str(tmp_path)])
+
+
+# --------------------------------------------------------------------------------------------- tests that were code
+
+
+def mbpp(code, *tests, **more):
+    return {"text": "q", "code": code, "test_list": list(tests), "task_id": 1, **more}
+
+
+def plus(*inputs, **more):
+    row = {
+        "prompt": '"""\nq\nassert f(2) == 4.0\n"""',
+        "entry_point": "f",
+        "canonical_solution": "def f(x): return 2.0 * x",
+    }
+    return {**row, "base_input": [[2]], "plus_input": list(inputs), "task_id": 1, **more}
+
+
+def human(prompt, body, test):
+    return {"prompt": prompt, "entry_point": "f", "canonical_solution": body, "test": test, "task_id": 1}
+
+
+def converted(tmp_path, *rows):
+    name = "mbpp" if "code" in rows[0] else "mbppplus" if "base_input" in rows[0] else "humaneval"
+    source, target = tmp_path / "raw.jsonl", tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl"
+    source.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    fetch.main([name, "--from", str(source), "--to", str(target)])
+    return code_data.load_problems(str(target))
+
+
+PAIR, AREA = "def f(x): return [1, 2]", "def f(x): return 3.1415 * x"
+MATCH = "import re\ndef f(x): return re.search('ab', x)"
+EXACT = mbpp("def f(x): return {x: {(1, b'a')}}", "assert f(3) == {3: {(1, b'a')}}")
+TUPLE = {"prompt": "assert f((1, 2)) == 1", "base_input": [], "canonical_solution": "def f(x): return {x: 1} and x[0]"}
+GIVEN = 'import math\n\ndef half(n):\n    return n // 2\n\ndef f(x):\n    "Half."\n'
+CHECK = "def check(candidate):\n    for x in range(4, 9):\n        assert candidate(x) == x // 2\n"
+CASES = [  # row, results that are right, results that are wrong
+    (mbpp(AREA, "assert math.isclose(f(10), 31.415, rel_tol=0.001)"), ["31.42"], ["31.5", "float('nan')", "'31.415'"]),
+    (mbpp(PAIR, "assert set(f(0)) == set([1, 2])"), ["(2, 1)"], ["[2, 3]"]),
+    (mbpp(PAIR, "assert (f(0)) == [1, 2]"), ["(1, 2)"], ["[2, 1]"]),
+    (mbpp("def f(x): return 2.0", "assert abs(f(0) - 2) < 0.1"), ["2.05"], ["2.15"]),
+    (mbpp("def f(x): return 1/3", "assert round(f(0), 2) == 0.33"), ["0.331"], ["0.34"]),
+    (mbpp(MATCH, "assert f('ab')", "assert not f('b')"), ["x if 'ab' in x else None", "'ab' in x"], ["x"]),
+    (EXACT, ["{x: {(1, b'a')}}"], ["{'3': {(1, b'a')}}", "{x: [(1, b'a')]}"]),
+    (plus([3], [50_000], atol=1e-4), ["2.0 * x + 9e-5"], ["2.0 * x + 0.01"]),
+    (plus([3], [50_000]), ["2.0 * x + 1e-7"], ["2.0 * x + 0.01", "4.0"]),
+    (plus([[5, 6]], [[]], **TUPLE), ["{x: 1} and x[0]"], ["1"]),
+    (human(GIVEN, "    return half(x)\n", CHECK), ["half(x)", "math.floor(x / 2)"], ["x / 2"]),
+]
+
+
+@pytest.mark.parametrize(("row", "right", "wrong"), CASES)
+def test_a_row_is_judged_as_its_own_test_code_would(tmp_path, row, right, wrong):
+    (problem,) = converted(tmp_path, row)
+    assert reference_solution(problem) == problem.solutions[0]
+    for value in right + wrong:
+        passed = grade_program(f"def f(x): return {value}", golden_tests(problem)).passed
+        assert passed is (value in right), value
+
+
+def test_shown_assertions_become_examples_and_slow_tests_stay_behind(tmp_path):
+    slow = "def f(x):\n    for _ in range(10**7 if x == 3 else 1): pass\n    return 2.0 * x"
+    (problem,) = converted(tmp_path, plus([3], [4], [2], canonical_solution=slow))
+    assert [test["args"] for test in problem.tests] == [[2], [4]]
+    assert [test["args"] for test in problem.examples] == [[2]]
+    assert problem.question == "q\nassert f(2) == 4.0"
+
+
+def test_rows_that_cannot_be_converted_are_named(tmp_path, capsys):
+    wrong = [
+        mbpp("def f(x): return 3", "assert f(1) == 2", task_id="wrong"),
+        mbpp("def f(x): return x", "assert len(f([1])) == 1", task_id="own way"),
+        mbpp("def sum_div(x): return x", "assert sum_div(1) == 1", task_id="open"),
+        mbpp("import numpy\ndef f(x): return x", "assert f(1) == 1", task_id="absent"),
+        mbpp("def f(x): return f", "assert f(1)", task_id="no data"),
+        {"code": "x", "task_id": "no tests"},
+    ]
+    (problem,) = converted(tmp_path, mbpp("def f(x): return x", "assert f(1) == 1"), *wrong)
+    assert problem.fn_name == "f"
+    printed = capsys.readouterr().out
+    assert all(f"left out {row['task_id']}: " in printed for row in wrong)
+    assert "1 of 7 rows" in printed

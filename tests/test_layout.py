@@ -22,6 +22,7 @@ COMMANDS = {"train", "evaluate", "report", "experiments"}
 # A floor imports its own rooms and the floors below. A name stands for a module or for all modules of a folder.
 FLOORS = (
     {
+        "options",
         "envs",
         "tasks.registry",
         "records.values",
@@ -32,12 +33,12 @@ FLOORS = (
     },
     {"rollout", "tasks", "model", "examples"},
     {"update", "sampling", "records", "distributed", "studies.ablations", "tools.check"},
-    {"options", "prepare"},
+    {"prepare"},
     {*COMMANDS, "studies", "tools", "exercises"},
 )
 APART = ("rollout", "tasks", "model")  # the rooms of the second floor do not know each other
 ALGORITHM = ("train", "grouping", "rollout", "update", "envs")
-WITHOUT_TORCH = ("grouping", "envs", "rollout", "sampling.requests", "tasks", "tools", "examples")
+WITHOUT_TORCH = ("grouping", "envs", "rollout", "sampling.requests", "tasks", "tools", "examples", "options")
 
 
 def modules():

@@ -228,7 +228,7 @@ def run(tmp_path_factory):
 
 
 def test_policies_share_one_model_and_one_engine():
-    config, _ = parse([*RUN, *LORA])
+    config = parse([*RUN, *LORA])
     task = prepare.task_of(config)
     team = prepare.make_team(config, ROLES, World(), prepare.first_models(config, task, World()))
     first, second = team.policies.values()
@@ -243,11 +243,10 @@ def test_policies_share_one_model_and_one_engine():
 
 
 def test_the_learning_rate_is_that_of_adapters(run):
-    assert parse(["--adapter", "lora"])[0].lr == pytest.approx(8e-3)
-    assert parse(["--adapter", "lora", "--model", "org/x"])[0].lr == pytest.approx(1e-5)
-    assert parse(["--adapter", "lora", "--lr", "1e-3"])[0].lr == 1e-3
-    assert parse(["--adapter", "lora", "--model", str(run)])[0].lr == pytest.approx(8e-3)
-    assert parse(["--model", str(run)])[0].lr == pytest.approx(8e-4)
+    assert parse(["--adapter", "lora"]).lr == pytest.approx(8e-3)
+    assert parse(["--adapter", "lora", "--model", "org/x"]).lr == pytest.approx(1e-5)
+    assert parse(["--adapter", "lora", "--lr", "1e-3"]).lr == 1e-3
+    assert parse(["--like", str(run)]).lr == pytest.approx(8e-3)
 
 
 def test_a_checkpoint_is_a_folder_of_peft(run):

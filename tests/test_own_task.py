@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from helpers import refuses
 
 import evaluate
 import experiments
@@ -82,8 +83,17 @@ def test_data_and_turns_reach_a_class_that_takes_them(folder, capsys):
     assert ", 3 left" in out
     (row,) = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert row["turns"] <= 3
-    evaluate.main([str(run)])
+    evaluate.main([str(run), *task(folder)[:2]])
     assert "(n=3, se " in capsys.readouterr().out.splitlines()[-1]  # each held-out problem once
+    own = f"the run has a task of its own, whose code only runs if you name it: add --task {folder}/quiz.py:Quiz"
+    (folder / "quiz.py").write_text("raise SystemExit('it was run')")
+    for main, argv in (
+        (evaluate.main, [run]),
+        (train.main, ["--resume", "--output-dir", run]),
+        (train.main, ["--like", run]),
+    ):
+        assert own in refuses(main, *argv)
+    (folder / "quiz.py").unlink()  # nobody else may find it
 
 
 @pytest.mark.parametrize("spelling", ["quiz.py:Quiz", "quiz:Quiz"])
@@ -93,7 +103,7 @@ def test_from_any_folder(folder, spelling, monkeypatch, capsys):
     data = ["--data", "train.jsonl", "--eval-data", str(folder / "test.jsonl")]
     train.main(["--task", spelling, *data, *SMALL.split(), "--output-dir", str(folder / "run")])
     monkeypatch.chdir(folder if spelling == "quiz:Quiz" else folder.parent)
-    evaluate.main([str(folder / "run")])
+    evaluate.main([str(folder / "run"), "--task", spelling if spelling == "quiz:Quiz" else f"{folder}/{spelling}"])
     assert "(n=3, se " in capsys.readouterr().out.splitlines()[-1]
     monkeypatch.chdir(folder)
     check.main([spelling, "--data", "train.jsonl"])
@@ -197,34 +207,8 @@ def test_no_two_ranges_of_seeds_meet():
     assert seen == [0, 3 * 2**24 + 645, 2**40 - 1, 2**41, 3 * 2**40]
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ("--task sokoban", "--env-options of sokoban:\n  tool=direct rows=6 cols=6 boxes=1 max_moves=8"),
-        ("--task sokoban --model gpt2", "rows=6 cols=6 boxes=1 max_moves=200"),
-        ("--task=plan_path", "tool=direct rows=6 cols=6 blocks=0.12 max_moves=8 view=cells\n  planner_sees=board"),
-        ("--task {}/quiz.py:Quiz", "  hint=none weight=1"),
-        ("--task math", "  split=train config=None timeout=10.0"),
-    ],
-)
-def test_help_lists_the_options_of_a_task(folder, capsys, options, words):
-    for argv in ([*options.format(folder).split(), "--help"], ["-h", *options.format(folder).split()]):
-        with pytest.raises(SystemExit) as exit_:
-            train.main(argv)
-        assert exit_.value.code == 0
-        assert words in capsys.readouterr().out
-
-
-def test_help_without_a_task_lists_none_and_an_unknown_task_is_named(capsys):
-    with pytest.raises(SystemExit):
-        train.main(["--help"])
-    assert "--env-options of" not in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="unknown task 'chess'"):
-        train.main(["--task", "chess", "--help"])
-
-
 def test_a_run_folder_is_named_after_the_class(folder):
-    config, _ = parse(task(folder))
+    config = parse(task(folder))
     assert config.output_dir.startswith("runs/quiz-py-Quiz-")
     assert config.task == f"{folder}/quiz.py:Quiz"
 
@@ -238,7 +222,7 @@ def test_the_experiments_of_another_task_are_the_rows_that_it_has(folder):
     assert not [label for label in labels if "single" in label or "roles" in label]
     options = next(iter(plan.runs.values()))
     assert options[options.index("--env-options") :][:2] == ["--env-options", "weight=2"]
-    config, _ = parse(options)
+    config = parse(options)
     assert (config.task, config.data) == (f"{folder}/quiz.py:Quiz", f"{folder}/train.jsonl")
 
 

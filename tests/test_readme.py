@@ -12,7 +12,7 @@ from helpers import tables
 
 import envs
 import train
-from options import parse, parse_policies
+from options import parse, policy_map
 from prepare import task_of
 
 ROOT = Path(__file__).parent.parent
@@ -94,12 +94,12 @@ def test_every_command_parses(readme):
     assert len(found) >= 5
     for script, argv in found:
         assert script == "train.py"
-        config, _ = parse(argv)
+        config = parse(argv)
         if config.task in ("math", "code"):
             assert config.data, argv
             assert config.eval_data, argv
         else:
-            parse_policies(config.policies, task_of(config).training_env.agents)
+            policy_map(config, task_of(config).training_env.agents)
     assert set(re.findall(r"python -m tasks\.play (\w+)", readme)) <= set(envs.TASKS)
 
 

@@ -12,7 +12,7 @@ import pytest
 import evaluate
 import train
 from distributed.world import place
-from options import parse, parse_policies
+from options import parse, policy_map
 from prepare import task_of
 from sampling.team import Team
 
@@ -73,9 +73,9 @@ PAIRS = [(base, row) for base in BASES for row in ROWS if base.startswith("math"
 
 @pytest.mark.parametrize(("base", "row"), PAIRS)
 def test_every_row_finds_its_place_and_samples_as_many_candidates(base, row, tmp_path):
-    config, _ = parse([*recipe(base, row), *problems(base.split("_1")[0].split("_8")[0], tmp_path)])
+    config = parse([*recipe(base, row), *problems(base.split("_1")[0].split("_8")[0], tmp_path)])
     found, agents = factors(config)
-    names = list(dict.fromkeys(parse_policies(config.policies, agents).values()))
+    names = list(dict.fromkeys(policy_map(config, agents).values()))
     assert set().union(*place(names, 8).values()) == set(range(8))
     assert len(names) == (2 if "per role" in row else 1)
     grpo = "GRPO" in row and "AT-GRPO" not in row
@@ -94,17 +94,17 @@ def test_every_file_is_used_and_every_recipe_is_on_the_page():
     assert {*BASES, *(f"one_gpu/{name}" for name in one_gpu)} <= shown
     (envs, candidates) = re.search(r"`--envs-per-step (\d+) --num-candidates (\d+)` after its files", PAGE).groups()
     assert int(envs) * int(candidates) == 4096
-    times = [parse(words("code_1.7b", *more))[0].envs_per_step * 200 // 4000 for more in (["rows/single"], [])]
+    times = [parse(words("code_1.7b", *more)).envs_per_step * 200 // 4000 for more in (["rows/single"], [])]
     assert "{} times, a team {} times".format(*times) in PAGE
 
 
 @pytest.mark.parametrize("base", BASES)
 def test_a_recipe_is_the_setting_of_the_paper(base):
-    config, update = parse(words(base))
+    config = parse(words(base))
     task, size = base.rsplit("_", 1)
     assert (config.task, [name.lower() for name in config.model]) == (task, [f"qwen/qwen3-{size}"])
     assert (config.num_candidates, config.max_turns, config.alpha, config.envs_per_step) == (4, 4, 1, 128)
-    assert (update.minibatches, update.epochs, config.policies, config.engine) == (2, 1, ["per_role"], "vllm")
+    assert (config.minibatches, config.epochs, config.policies, config.engine) == (2, 1, ("per_role",), "vllm")
     assert train.learning_rate(config, 0) == train.learning_rate(config, config.steps - 1) == 1e-6
     if task in ("math", "code"):
         assert config.eval_envs > 674, "all of OlympiadBench, the largest evaluation set"
@@ -119,8 +119,8 @@ def test_a_recipe_is_the_setting_of_the_paper(base):
 def test_rows_on_one_gpu_sample_as_many_candidates(name, tmp_path):
     files = [[f"one_gpu/{name}"], [f"one_gpu/{name}", "rows/grpo"], [f"one_gpu/{name}", f"one_gpu/{name}_single_grpo"]]
     for row in files:
-        config, _ = parse(words(*row))
-        config, _ = parse([*words(*row), *problems(config.task, tmp_path)])
+        config = parse(words(*row))
+        config = parse([*words(*row), *problems(config.task, tmp_path)])
         (envs, agents, turns, candidates), _ = factors(config)
         assert envs * agents * turns * candidates == ONE_GPU[name], row
 

@@ -1,9 +1,12 @@
-"""Write the data sets of the paper's experiments as JSONL files: python -m tools.fetch NAME|all --output data/
+"""Write data sets as JSONL files that training reads without a network and without running anything.
 
-Sources and splits are those of the authors' scripts (docs/reproduce.md). This needs a network and the optional package
-`datasets`; training then needs neither. A row is written as in its source, without the fields that are never read, and
-only if it loads as a problem. A training set is written after the evaluation sets of its kind, without any question
-that is in one of them. What is left out is counted, on the console and in `sources.json`.
+    python -m tools.fetch NAME|all --output data/                          the sets of the paper's experiments
+    python -m tools.fetch humaneval|mbpp|mbppplus --from FILE --to FILE    a local file whose tests are code, converted
+
+Sources and splits of the first are those of the authors' scripts (docs/reproduce.md). It needs the package `datasets`.
+A row is written only if it loads as a problem; a training set is written after the evaluation sets of its kind, without
+any question that is in one of them. The second runs the test code of each row with the reference solution in the
+sandbox, once, and writes its calls as exact tests. What is left out is counted, also in `sources.json`, or named.
 """
 
 from __future__ import annotations
@@ -12,35 +15,27 @@ import argparse
 import hashlib
 import json
 import os
-import pickle
 import sys
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tasks import code_data, math_env
-from tasks.code_grading import GOLDEN_TESTS
-from tasks.data import Row, normalize_question
+from tasks.code_values import NOT_DATA
+from tasks.data import Row, normalize_question, read_rows
+from tools.convert import READERS, plain_row
 
-SOLUTIONS = 5  # reference programs a problem keeps; the first that passes its tests is the one that is used
-KEEP = {  # format -> fields that are written, in any case
-    "mathematics": ("problem", "question", "answer", "final_answer", "error", "is_multiple_answer", "unit", "id"),
-    "APPS": ("question", "input_output", "solutions", "starter_code", "difficulty", "url"),
-    "CodeContests": ("name", "description", "public_tests", "private_tests", "generated_tests", "solutions"),
-    "LiveCodeBench": (
-        "question_id", "question_content", "public_test_cases", "private_test_cases", "starter_code", "metadata",
-    ),
-}  # fmt: skip
+MATHEMATICS = ("problem", "question", "answer", "final_answer", "error", "is_multiple_answer", "unit", "id")  # is kept
 
 
 @dataclass(frozen=True)
 class Source:
     """Where the rows of a file come from: a data set of the hub, or one JSONL file in it.
 
-    split: the part to take; if empty, the first there is of test, validation, dev and train, as the authors do. first,
-    last: which of its rows.
+    format: "mathematics" or a name in `code_data.FORMATS`. split: the part to take; if empty, the first there is of
+    test, validation, dev and train, as the authors do. first, last: which of its rows.
     """
 
     format: str
@@ -72,6 +67,8 @@ SETS: dict[str, dict[str, Source]] = {  # name on the command line -> files
 }
 FILES = {file: source for files in SETS.values() for file, source in files.items()}
 
+# ------------------------------------------------------------------------------------------------------- from the hub
+
 
 def load(source: Source) -> Iterable[Row]:
     """The rows of a source, one by one. ImportError without `datasets`; the package's own errors without a network."""
@@ -90,46 +87,22 @@ def load(source: Source) -> Iterable[Row]:
     return (dict(rows[number]) for number in range(len(rows))[source.first : source.last])
 
 
-def question_of(row: Row, format: str) -> str:
-    """The normalised question of a row. Raises if the row is useless for both training and evaluation."""
-    if format == "mathematics":
-        return normalize_question(math_env.read_problem(row).question)
-    (read,) = [read for name, _, read in code_data.FORMATS if name == format]
-    problem = read(row) if row.get("input_output", True) else None
-    if problem is None or not problem.tests:
-        raise LookupError("no tests")
-    return normalize_question(problem.question)
-
-
-def shorten(row: Row, format: str) -> Row:
-    """A row with the fields that are read, and no more tests and reference programs than are ever run."""
-    row = {name: value for name, value in row.items() if name.lower() in KEEP[format]}
-    if format == "APPS" and row.get("solutions"):
-        row["solutions"] = json.dumps(json.loads(row["solutions"])[:SOLUTIONS])
-    if format == "CodeContests":
-        left = GOLDEN_TESTS
-        for kind in ("public_tests", "private_tests", "generated_tests"):
-            row[kind] = {side: list(row[kind][side])[:left] for side in ("input", "output")}
-            left -= len(row[kind]["input"])
-        pairs = zip(row["solutions"]["language"], row["solutions"]["solution"], strict=True)
-        python = [code for language, code in pairs if language in (3, "PYTHON3")][:SOLUTIONS]
-        row["solutions"] = {"language": [3] * len(python), "solution": python}
-    return row
-
-
-UNUSABLE = (AttributeError, LookupError, RecursionError, TypeError, ValueError, pickle.UnpicklingError, zlib.error)
-
-
 def usable(source: Source, taken: set[str], counts: Counter[str]) -> Iterator[Row]:
     """The rows that load and whose question is not `taken`. Counts them, and the others by what was wrong."""
+    readers = {name: reader for name, _, reader in code_data.FORMATS}
     for row in load(source):
         try:
-            row = shorten(row, source.format)
-            question = question_of(row, source.format)
-        except UNUSABLE as error:
-            counts["no tests" if error.args == ("no tests",) else f"unreadable: {type(error).__name__}"] += 1
-            continue
-        reason = "also in an evaluation set" if question in taken else "rows"
+            if source.format == "mathematics":
+                row = {name: value for name, value in row.items() if name.lower() in MATHEMATICS}
+                question = math_env.read_problem(row).question
+            else:
+                problem = readers[source.format](row) if row.get("input_output", True) else None
+                row = plain_row(problem) if problem and problem.tests else None
+                question = row["question"] if row else ""
+            reason = "rows" if row else "no tests"
+            reason = "also in an evaluation set" if normalize_question(question) in taken else reason
+        except (*NOT_DATA, AttributeError):
+            reason = "unreadable"
         counts[reason] += 1
         if reason == "rows":
             yield row
@@ -144,43 +117,70 @@ def write(file: str, folder: Path) -> None:
     for other, evaluation in FILES.items() if source.train else ():
         same_kind = (evaluation.format == "mathematics") == (source.format == "mathematics")
         if same_kind and not evaluation.train:
-            path = folder / f"{other}.jsonl"
-            if not path.exists():
+            if not (folder / f"{other}.jsonl").exists():
                 write(other, folder)
-            with path.open(encoding="utf-8", newline="\n") as lines:
-                taken |= {question_of(json.loads(line), evaluation.format) for line in lines}
+            rows = read_rows(str(folder / f"{other}.jsonl"))
+            questions = (row["question"] if "tests" in row else math_env.read_problem(row).question for row in rows)
+            taken |= set(map(normalize_question, questions))
     counts: Counter[str] = Counter(rows=0)
-    path, part, digest = folder / f"{file}.jsonl", folder / f"{file}.jsonl.part", hashlib.sha256()
+    digest = save(folder / f"{file}.jsonl", usable(source, taken, counts))
+    log = folder / "sources.json"  # where a folder is from, and whether it equals another one
+    known = json.loads(log.read_text(encoding="utf-8")) if log.exists() else {}
+    known[file] = {**asdict(source), "counts": counts, "sha256": digest}
+    log.write_text(json.dumps(known, indent=1, sort_keys=True), encoding="utf-8")
+    left_out = "; ".join(f"left out {count} ({why})" for why, count in counts.items() if why != "rows")
+    print(f"{folder / file}.jsonl: {counts['rows']} rows; {left_out or 'nothing left out'}", flush=True)
+
+
+def save(path: Path, rows: Iterable[Row]) -> str:
+    """Write the rows, whole or not at all, and return their SHA-256. ValueError when there are none."""
+    part, digest = path.with_name(path.name + ".part"), hashlib.sha256()
     with part.open("wb") as out:
-        for row in usable(source, taken, counts):
+        for row in rows:
             line = json.dumps(row, ensure_ascii=False).encode("utf-8") + b"\n"
             digest.update(line)
             out.write(line)
-    if not counts["rows"]:
+    if not part.stat().st_size:
         part.unlink()
-        raise ValueError(f"{file}: not a single row of {source.path} is usable ({dict(counts)})")
+        raise ValueError(f"{path}: not a single row is usable")
     os.replace(part, path)
-    log = folder / "sources.json"  # where a folder is from, and whether it equals another one
-    known = json.loads(log.read_text(encoding="utf-8")) if log.exists() else {}
-    known[file] = {**asdict(source), "counts": counts, "sha256": digest.hexdigest()}
-    log.write_text(json.dumps(known, indent=1, sort_keys=True), encoding="utf-8")
-    left_out = "; ".join(f"left out {count} ({why})" for why, count in counts.items() if why != "rows")
-    print(f"{path}: {counts['rows']} rows; {left_out or 'nothing left out'}", flush=True)
+    return digest.hexdigest()
+
+
+def convert_file(name: str, source: str, target: Path) -> None:
+    """Convert a local file. Rows that cannot be converted are left out and named."""
+    rows, left_out = read_rows(source), []
+
+    def converted(row: Row) -> Row | None:
+        try:
+            return {"task_id": row.get("task_id"), **READERS[name](row)}
+        except (*NOT_DATA, AttributeError, StopIteration, SyntaxError) as error:
+            left_out.append(f"left out {row.get('task_id')}: {error!r}")
+            return None
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        save(target, filter(None, pool.map(converted, rows)))
+    print(*left_out, f"{target}: {len(rows) - len(left_out)} of {len(rows)} rows", sep="\n", flush=True)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.fetch", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("names", nargs="+", choices=[*SETS, "all"], metavar="NAME", help=f"all, {', '.join(SETS)}")
+    names = [*SETS, "all", *READERS]
+    parser.add_argument("names", nargs="+", choices=names, metavar="NAME", help=", ".join(names))
     parser.add_argument("--output", default="data", metavar="DIR", help="folder for the files (default: data)")
-    arguments = parser.parse_args(argv)
-    names = SETS if "all" in arguments.names else arguments.names
-    if hasattr(sys, "set_int_max_str_digits"):
-        sys.set_int_max_str_digits(0)  # tests of APPS hold integers of more digits than Python reads by default
+    parser.add_argument("--from", dest="source", metavar="FILE", help=f"a local file of {', '.join(READERS)}")
+    parser.add_argument("--to", metavar="FILE", help="the converted file")
+    given = parser.parse_args(argv)
+    if set(given.names) & set(READERS) and not (len(given.names) == 1 and given.source and given.to):
+        parser.error(f"{', '.join(READERS)}: one name, with --from FILE and --to FILE")
+    names = SETS if "all" in given.names else given.names
     try:
-        Path(arguments.output).mkdir(parents=True, exist_ok=True)
+        if given.names[0] in READERS:
+            return convert_file(given.names[0], given.source, Path(given.to))
+        Path(given.output).mkdir(parents=True, exist_ok=True)
         for file in sorted((file for name in names for file in SETS[name]), key=lambda file: FILES[file].train):
-            write(file, Path(arguments.output))
-    except (ImportError, OSError, ValueError) as error:
+            write(file, Path(given.output))
+    except (ImportError, OSError, RuntimeError, ValueError) as error:
         sys.exit(f"tools.fetch: error: {error}")
 
 

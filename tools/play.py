@@ -141,12 +141,14 @@ def load(given: argparse.Namespace) -> tuple[Env, Ask, int]:
     from prepare import scoring_pool
     from records.parts import part_of_run
 
-    options = ["--workflow", given.workflow] if given.workflow else []
-    options += ["--env-options", *given.options] if given.options else []
-    options += ["--max-turns", str(given.max_turns)] if given.max_turns else []
-    if not (part := part_of_run(given.team)) or part.policy:  # a model, which plays every agent
-        options += ["--task", given.task]
-    _, config, task, team = load_team(given.team, given.data or "", [], options)
+    argv = [given.team]
+    for option in ("workflow", "max_turns"):
+        argv += [f"--{option.replace('_', '-')}={vars(given)[option]}"] if vars(given)[option] else []
+    argv += ["--eval-data", given.data] if given.data else []
+    argv += ["--env-options", *given.options] if given.options else []
+    if given.task not in TASKS or not (part := part_of_run(given.team)) or part.policy:  # a model plays any task
+        argv += ["--task", given.task]
+    _, config, task, team = load_team(argv)
     if config.task != located(given.task):
         raise ValueError(f"--team {given.team}: it was trained on {config.task}, not on {given.task}")
     scoring_pool(config, task)  # the sandbox of the run

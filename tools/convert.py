@@ -1,0 +1,182 @@
+"""Rows of HumanEval, MBPP and MBPP+, whose tests are code, become rows of the plain format, whose tests are data.
+
+The test code of a row runs once, in the sandbox and with the row's reference solution; its calls become exact tests.
+`python -m tools.fetch` has the command.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import marshal
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from envs import InfraError
+from tasks.code_data import Problem, normal_tests
+from tasks.code_grading import GOLDEN_TESTS, grade_program
+from tasks.code_values import from_data, to_data
+from tasks.data import Row
+from tasks.sandbox import run_program
+
+SOLUTIONS = 5  # reference programs a problem keeps; the first that passes its tests is the one that is used
+SLOW, TOGETHER = 0.1, 0.5  # seconds that the reference may take for a test, and for all tests of a problem
+# MBPP+ problems that accept more than a list of answers can say, or anything (evalplus/eval/__init__.py), and those of
+# which any order is right although their assertions do not say so.
+OPEN, ANY_ORDER = ("are_equivalent", "sum_div", "surface_Area"), ("find_dissimilar", "Diff")
+
+
+def plain_row(problem: Problem) -> Row:
+    """A problem as a row of the plain format, with no more tests and solutions than are ever used."""
+    kinds = {"tests": problem.tests[:GOLDEN_TESTS], "examples": problem.examples}
+    row = {"question": problem.question, **{name: list(map(exact, tests)) for name, tests in kinds.items()}}
+    return {**row, "solutions": problem.solutions[:SOLUTIONS], "given": problem.given}
+
+
+def exact(test: Row) -> Row:
+    """A test as JSON from which nothing is lost."""
+    if "fn_name" not in test:
+        return test
+    values = {name: to_data(test[name]) for name in ("args", "expected", "accept") if name in test}
+    return {**{name: value for name, value in test.items() if name != "given"}, **values, "exact": True}
+
+
+# Runs checks and inputs with the reference solution, and prints its calls: [[place of the check, args, result], ...]
+RECORD = f"""
+import collections, json, marshal, math, os, random, re, sys, time
+{inspect.getsource(to_data)}
+code, name, setup, checks, inputs = marshal.loads(bytes.fromhex(sys.stdin.read()))
+channel = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+random.seed(0)
+space, calls, shape, used = {{"__name__": "solution"}}, [], None, 0.0
+exec(compile(code, "solution.py", "exec", dont_inherit=True), space)
+function = space[name]
+
+def record(*args):
+    global shape, used
+    sent, start = to_data(list(args)), time.process_time()
+    shape = shape or marshal.loads(marshal.dumps(args))
+    result = function(*args)
+    seconds = time.process_time() - start
+    call = [place, sent, to_data(result)]
+    used += seconds
+    if seconds <= {SLOW} and len(json.dumps(call)) <= 10_000 and all(sent != other for _, other, _ in calls):
+        calls.append(call)
+    return result
+
+def like(value, model):  # JSON has neither tuples nor numbers as keys: the first call shows where they were
+    if type(value) is dict and type(model) is dict and model and all(type(key) is int for key in model):
+        return {{int(key): entry for key, entry in value.items()}}
+    if type(value) is not list or type(model) not in (list, tuple, set) or not model:
+        return tuple(value) if type(value) is list and type(model) is tuple else value
+    parts = list(model)
+    return type(model)(like(item, parts[min(n, len(parts) - 1)]) for n, item in enumerate(value))
+
+checking = {{"math": math, **space, name: record}}
+exec(setup, checking)
+for place, check in enumerate(checks):
+    exec(check, checking)
+for args in inputs:
+    if len(calls) < {GOLDEN_TESTS} and used < {TOGETHER}:
+        try:
+            record(*[like(value, model) for value, model in zip(args, shape)], *args[len(shape):])
+        except Exception:
+            pass  # the data set holds inputs that its reference rejects: no test
+json.dump(calls[:{GOLDEN_TESTS}], channel)
+channel.close()
+os._exit(0)
+"""
+
+
+def compared(check: str, name: str, expected: Any) -> Row:
+    """How an assertion compares the result of a call, as fields of a test. ValueError for a way that a test has not."""
+    check = " ".join(ast.unparse(ast.parse(check)).split("\n"))  # in one spelling
+    if re.fullmatch(rf"assert {name}\(.*\) (==|is) .*", check):
+        return {}
+    if re.fullmatch(rf"assert (not )?{name}\(.*\)", check):
+        return {"compare": "truth"}
+    if re.fullmatch(r"assert set\(.*\) == set\(.*\)", check):
+        return {"compare": "set"}
+    if found := re.fullmatch(r"assert math\.isclose\(.*, rel_tol=([\d.e-]+)\)", check):
+        return {"atol": float(found[1]) * abs(expected)}
+    if found := re.fullmatch(r"assert (?:math\.f)?abs\(.*\) <=? ([\d.e-]+)", check):
+        return {"atol": float(found[1])}
+    if found := re.fullmatch(rf"assert round\({name}\(.*, (\d+)\) == .*", check):
+        return {"atol": 0.5 * 10.0 ** -int(found[1])}
+    raise ValueError(f"compares in a way of its own: {check}")
+
+
+def convert(
+    question: str,
+    name: str,
+    code: str,
+    checks: Sequence[str],
+    shown: int = 0,
+    setup: str = "",
+    inputs: Sequence[list] = (),
+    given: str = "",
+    atol: float = 0.0,
+) -> Row:
+    """A row whose tests are data, the calls of the function `name` that `checks` make (with the names of `setup`) or
+    that have these `inputs`. The first `shown` checks stand in the question. atol: the row's own tolerance of floats.
+
+    ValueError when more answers are right than a test can list, or the reference solution `code` fails its own tests.
+    """
+    if name in OPEN:
+        raise ValueError("more answers are right than a test can list")
+    job = (code, name, setup, list(checks), list(inputs))
+    result = run_program(RECORD, marshal.dumps(job).hex(), 60.0)
+    if result.status == "infra":
+        raise InfraError(result.stderr)
+    calls = json.loads(result.stdout) if result.status == "ok" else []
+    if not calls:
+        raise ValueError(f"no test from its reference solution ({result.status} {result.stderr.strip()[-200:]})")
+    tests = []
+    for place, *values in calls:
+        args, expected = from_data(values)
+        check, more = checks[0 if inputs else place], {}  # a row of MBPP+ has one way for all its tests
+        if atol or name in ANY_ORDER:
+            more = {"atol": atol} if atol else {"compare": "set"}
+        elif check.startswith("assert"):
+            more = compared(check, name, expected)
+        elif name == "find_zero":  # HumanEval/32 takes any root
+            more = {"accept": [float(root.real) for root in np.roots(args[0][::-1]) if abs(root.imag) < 1e-9]}
+        tests.append({"fn_name": name, "args": args, "expected": expected, "given": given, **more})
+    golden = tuple(normal_tests(tests))
+    if not (grade := grade_program(code, golden)).passed:
+        raise ValueError(f"its reference solution does not pass its tests: {Counter(grade.statuses)}")
+    examples = tuple(test for test, (place, *_) in zip(golden, calls, strict=True) if place < shown)
+    return plain_row(Problem(question, golden, name, examples, (code,), given))
+
+
+def _human_eval(row: Row) -> Row:
+    name, prompt = row["entry_point"], row["prompt"]
+    given = [ast.unparse(node) for node in ast.parse(prompt).body if getattr(node, "name", "") != name]
+    question = f"Complete {name}. The code around it need not be repeated.\n\n```python\n{prompt.strip()}\n```"
+    check = f"{row['test']}\ncheck({name})\n"
+    return convert(question, name, prompt + row["canonical_solution"], [check], given="\n".join(given))
+
+
+def _mbpp(row: Row) -> Row:
+    checks, defined = row["test_list"], re.findall(r"^def (\w+)\(", row["code"], flags=re.M)
+    name = next(name for name in reversed(defined) if re.search(rf"\b{name}\(", checks[0]))
+    setup = "\n".join([*row.get("test_imports", ()), row.get("test_setup_code", "")])
+    return convert(f"{row.get('text') or row['prompt']}\n{checks[0]}", name, row["code"], checks, 1, setup)
+
+
+def _mbpp_plus(row: Row) -> Row:
+    question, name = row["prompt"].strip().strip('"').strip(), row["entry_point"]
+    shown, inputs = re.findall(r"^assert .*", question, flags=re.M), row["base_input"] + (row["plus_input"] or [])
+    checks = [*shown, row.get("assertion") or ""]
+    return convert(
+        question, name, row["canonical_solution"], checks, len(shown), "", inputs, "", row.get("atol") or 0.0
+    )
+
+
+READERS = {"humaneval": _human_eval, "mbpp": _mbpp, "mbppplus": _mbpp_plus}
