@@ -188,14 +188,19 @@ def _starter(row: Row) -> str:
     return f"\n\n```python\n{code}\n```" if code.strip() else ""
 
 
-FORMATS: tuple[tuple[str, tuple[str, ...], Callable[[Row], Problem] | None], ...] = (  # name, its fields, reader
+def _raw(row: Row) -> Problem:
+    command = "python -m tools.fetch humaneval|mbpp|mbppplus --from FILE --to FILE"
+    raise ValueError(f"its tests are code; turn them into data, once: {command}")
+
+
+FORMATS: tuple[tuple[str, tuple[str, ...], Callable[[Row], Problem]], ...] = (  # name, its fields, reader
     ("LiveCodeBench", ("question_content", "public_test_cases", "private_test_cases"), _live_code_bench),
     ("CodeContests", ("description", "public_tests"), _code_contests),
     ("APPS", ("question", "input_output"), _apps),
     ("plain", ("question", "tests"), _plain),
-    ("mbppplus", ("prompt", "canonical_solution", "plus_input"), None),
-    ("humaneval", ("prompt", "canonical_solution", "test"), None),
-    ("mbpp", ("code", "test_list"), None),
+    ("MBPP+", ("prompt", "canonical_solution", "plus_input"), _raw),
+    ("HumanEval", ("prompt", "canonical_solution", "test"), _raw),
+    ("MBPP", ("code", "test_list"), _raw),
 )
 
 
@@ -210,15 +215,13 @@ def load_problems(source: str, split: str = "train", config: str | None = None) 
         where = f"data {source!r}, row {number}"
         found = [(name, reader) for name, fields, reader in FORMATS if all(field in row for field in fields)]
         if not found:
-            known = "; ".join(f"{name}: {', '.join(fields)}" for name, fields, reader in FORMATS if reader)
+            known = "; ".join(f"{name}: {', '.join(fields)}" for name, fields, _ in FORMATS)
             raise ValueError(f"{where}: fields {sorted(row)} fit no known format ({known})")
         name, reader = found[0]
-        if reader is None:
-            raise ValueError(f"{where}: convert the file first: python -m tools.fetch {name} --from FILE --to FILE")
         try:
             problem = reader(row) if row.get("input_output") != "" else None
         except (*NOT_DATA, AttributeError) as error:
-            raise ValueError(f"{where}: not a readable {name} row: {error!r}") from None
+            raise ValueError(f"{where}: not a readable {name} row: {type(error).__name__}: {error}") from None
         if problem and problem.tests:
             problems.append(problem)
     if not problems:

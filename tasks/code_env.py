@@ -35,21 +35,17 @@ FENCE = "Only the last closed block of your answer is read; an unclosed block or
 class CodeEnv(Env):
     """A programming problem for a coder and a tester (`mas`) or a coder alone (`single`).
 
-    Both act at once: prompts come from the state at the start of the turn. A new answer replaces the agent's last one;
-    an answer that cannot be read leaves it. `mas` ends when the committed program passes the tester's committed tests,
-    which is agreement, not success. `single` ends when the program passes the examples in the prompt, and where there
-    are none goes on until the turns are over. `solved`: the committed program passes all golden tests.
+    Both act at once. A new answer replaces the agent's last one; one that cannot be read leaves it. `mas` ends when the
+    committed program passes the tester's committed tests, which is agreement, not success. `single` ends when the
+    program passes the examples in the prompt, and where there are none goes on until the turns are over. `solved`: the
+    committed program passes all golden tests.
 
     Team reward: share of golden tests that the candidate program passes; the tester's is that of the committed program.
     Local rewards. Coder: .1 the program parses, .1 it runs through the first golden input and gives something, .8
-    golden share. Tester: .2 its tests can be read, .8 times the share of them that are its own (`copied`) and that a
-    reference solution passes. These weights are the paper's; what follows is ours (docs/differences.md). The .8 are
-    halved when a program that prints (returns) nothing passes all of the tests, because tests that everything passes
-    are the cheapest way to agree. Without a reference nobody knows whether tests are right: a committed program that
-    passes all golden tests stands in for it, and until there is one the .8 are not paid.
-
-    Both see the problem, its first three examples, the committed program, the tester's tests and how the program fared
-    on them (each shortened, see SHOWN_*), and whether their own last answer could not be read.
+    golden share. Tester: .2 its tests can be read, .8 times the share of them that are its own (not `copied`) and that
+    a reference solution passes. These weights are the paper's; what follows is ours (docs/differences.md). The .8 are
+    halved when a program that prints (returns) nothing passes all of the tests, the cheapest way to agree. Without a
+    reference nobody knows whether tests are right: a committed program that passes all golden tests stands in for it.
 
     Options: `data` (file or hub id) with `split` and `config`, or `problems` (a sequence of Problem); `timeout`,
     seconds for all tests of a function or for each test of a program (0: the defaults of `grade_program`). Seed s is
@@ -73,7 +69,9 @@ class CodeEnv(Env):
         if problems is not None and (data is not None or not problems):
             raise ValueError("the code task takes data= or problems=, not both, and at least one Problem")
         self.agents = workflows[workflow]
-        self.problems = problems or (EXAMPLES if data is None else load_problems(data, split, config))
+        self.problems: Sequence[Problem] = problems or (
+            EXAMPLES if data is None else load_problems(data, split, config)
+        )
         self.order = fixed_order(len(self.problems))
         self.timeout = timeout
         self.reset(0)
@@ -204,8 +202,7 @@ def read_tests(text: str, name: str | None, given: str = "") -> tuple[Test, ...]
         return None
 
 
-# Words in quotes, comparisons, names and numbers, single signs; some mean the same.
-_PART = re.compile(r"\"{3}|'{3}|\"(?:\\.|[^\"\\\n])*\"|(?<!\w)'(?:\\.|[^'\\\n])*'|[=<>!]=|\w+(?:\.\d+)?|\S")
+_QUOTED = re.compile(r"(\"{3}|'{3})|\"((?:\\.|[^\"\\\n])*)\"|(?<!\w)'((?:\\.|[^'\\\n])*)'")
 _ALIKE = {"(": "[", "{": "[", ")": "]", "}": "]", "True": "true", "False": "false", "None": "null"}
 
 
@@ -227,14 +224,11 @@ def copied(test: Test, problem: Problem) -> bool:
 
 
 def _parts(text: str) -> str:
-    """The parts of a text between blanks, without quotes, and without names before `=`."""
-    parts = " ".join(_ALIKE.get(part, part.removesuffix(".0")) for part in map(_unquoted, _PART.findall(text)))
+    """The words, numbers and signs of a text between blanks, without quotes, and without names before `=`."""
+    text = _QUOTED.sub(lambda found: (found[2] or found[3] or "''").replace(" ", "\0"), text).replace("\\", "")
+    found = re.findall(r"[=<>!]=|\w+(?:\.\d+)?|''|\S", text)
+    parts = " ".join(_ALIKE.get(part, part.removesuffix(".0")) for part in found)
     return re.sub(r"(?: ,)? [A-Za-z_]\w* = ", " = ", f" {parts} ").replace(" , ] ", " ] ")
-
-
-def _unquoted(part: str) -> str:
-    quoted = part[0] in "\"'" and len(part) > 1
-    return re.sub(r"\\", "", part[1:-1]).replace(" ", "\0") or "''" if quoted else part
 
 
 def _lines(text: str) -> str:
@@ -246,11 +240,9 @@ def _lines(text: str) -> str:
 def _shown(test: Test, limit: int) -> str:
     """A test as an agent reads it: JSON, or Python where JSON has no word for it, and shortened."""
     fields = {key: test[key] for key in ("args", "expected", "input", "output") if key in test}
-    if "fn_name" in test:
-        fields = {key: fields[key] for key in ("args", "expected")}
     try:
-        text = json.dumps(fields, default=repr)
-    except TypeError:  # a dictionary whose keys are tuples, say
+        text = json.dumps(fields)
+    except TypeError:
         text = repr(fields)
     return shorten(text, limit)
 

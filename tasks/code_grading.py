@@ -139,7 +139,8 @@ def _run(code: str, inputs: Sequence[str], timeout: float) -> Iterator[Reply]:
 def _call(code: str, tests: Sequence[Test], seconds: float) -> list[Reply]:
     """The replies of a function."""
     usual = {word: _usual()[word] for word in re.findall(r"\w+", code) if word in _usual()}
-    end, replies, crashes = time.monotonic() + seconds, [], 0
+    replies: list[Reply] = []
+    end, crashes = time.monotonic() + seconds, 0
     while len(replies) < len(tests) and crashes <= PATIENCE and (left := end - time.monotonic()) > 0:
         job = (code, tests[0].get("given", ""), tests[0]["fn_name"], usual, left)
         lines = [job, *(test["args"] for test in tests[len(replies) :])]

@@ -10,7 +10,7 @@ import collections
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -120,7 +120,7 @@ def _dict(pairs: list) -> dict:
     return dict(entries)
 
 
-_READ = {
+_READ: dict[str, Callable[[Any], Any]] = {
     "int": lambda digits: int(digits, 16),
     "complex": lambda parts: complex(*parts),
     "bytes": bytes.fromhex,

@@ -20,7 +20,8 @@ warnings.filterwarnings("ignore", module=re.escape("<answer>"))  # a model's inv
 
 def visible(text: str) -> str:
     """A response without its thoughts: <think> or <thinking>, also unclosed, or opened by the template before it."""
-    parts, start, thinking = [], 0, False
+    parts: list[str] = []
+    start, thinking = 0, False
     for tag in _THOUGHT.finditer(text):
         if tag[1] and not thinking:
             parts = []  # the template had opened it

@@ -133,9 +133,9 @@ BAD = {  # what is wrong -> a row, a part of the message
     "a number of 3 MB": (json.dumps(ROWS["plain calls"]).replace("7", "7" * 3_000_000, 1), "digits"),
     "an unknown value": ({**ROWS["exact values"], "tests": [{**EXACT, "args": [{"a": 1}]}]}, "'a'"),
     "an answer too long": ({**ROWS["plain"], "tests": [{"input": "", "output": "x" * OUTPUT}]}, "1,048,576 at most"),
-    "raw HumanEval": ({"prompt": "", "canonical_solution": "", "test": ""}, "tools.fetch humaneval"),
-    "raw MBPP": ({"text": "", "code": "", "test_list": []}, "tools.fetch mbpp "),
-    "raw MBPP+": ({"prompt": "", "canonical_solution": "", "base_input": [], "plus_input": []}, "tools.fetch mbppplus"),
+    "raw HumanEval": ({"prompt": "", "canonical_solution": "", "test": ""}, "HumanEval row.*python -m tools.fetch"),
+    "raw MBPP": ({"text": "", "code": "", "test_list": []}, "MBPP row.*python -m tools.fetch"),
+    "raw MBPP+": ({"prompt": "", "canonical_solution": "", "plus_input": []}, "MBPP. row.*python -m tools.fetch"),
 }  # fmt: skip
 
 

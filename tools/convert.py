@@ -42,7 +42,7 @@ def exact(test: Row) -> Row:
     """A test as JSON from which nothing is lost."""
     if "fn_name" not in test:
         return test
-    values = {name: to_data(test[name]) for name in ("args", "expected", "accept") if name in test}
+    values = {name: to_data(test[name]) for name in test.keys() & {"args", "expected", "accept"}}
     return {**{name: value for name, value in test.items() if name != "given"}, **values, "exact": True}
 
 
@@ -140,7 +140,8 @@ def convert(
     tests = []
     for place, *values in calls:
         args, expected = from_data(values)
-        check, more = checks[0 if inputs else place], {}  # a row of MBPP+ has one way for all its tests
+        check = checks[0 if inputs else place]  # a row of MBPP+ has one way for all its tests
+        more: Row = {}
         if atol or name in ANY_ORDER:
             more = {"atol": atol} if atol else {"compare": "set"}
         elif check.startswith("assert"):

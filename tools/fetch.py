@@ -91,16 +91,16 @@ def usable(source: Source, taken: set[str], counts: Counter[str]) -> Iterator[Ro
     """The rows that load and whose question is not `taken`. Counts them, and the others by what was wrong."""
     readers = {name: reader for name, _, reader in code_data.FORMATS}
     for row in load(source):
+        reason = "rows"
         try:
             if source.format == "mathematics":
                 row = {name: value for name, value in row.items() if name.lower() in MATHEMATICS}
-                question = math_env.read_problem(row).question
-            else:
-                problem = readers[source.format](row) if row.get("input_output", True) else None
-                row = plain_row(problem) if problem and problem.tests else None
-                question = row["question"] if row else ""
-            reason = "rows" if row else "no tests"
-            reason = "also in an evaluation set" if normalize_question(question) in taken else reason
+            elif row.get("input_output") != "":
+                row = plain_row(readers[source.format](row))
+            if source.format != "mathematics" and not row.get("tests"):
+                reason = "no tests"
+            elif question_of(row) in taken:
+                reason = "also in an evaluation set"
         except (*NOT_DATA, AttributeError):
             reason = "unreadable"
         counts[reason] += 1
@@ -108,20 +108,24 @@ def usable(source: Source, taken: set[str], counts: Counter[str]) -> Iterator[Ro
             yield row
 
 
+def question_of(row: Row) -> str:
+    """The normalised question of a row that was written. ValueError if it is no problem of mathematics."""
+    return normalize_question(row["question"] if "tests" in row else math_env.read_problem(row).question)
+
+
 def write(file: str, folder: Path) -> None:
     """Write one file of `FILES`; before a training set, the evaluation sets of its kind that are missing.
 
     Raises ImportError without `datasets` and ValueError when not a single row is usable.
     """
-    source, taken = FILES[file], set()
+    source = FILES[file]
+    taken: set[str] = set()
     for other, evaluation in FILES.items() if source.train else ():
         same_kind = (evaluation.format == "mathematics") == (source.format == "mathematics")
         if same_kind and not evaluation.train:
             if not (folder / f"{other}.jsonl").exists():
                 write(other, folder)
-            rows = read_rows(str(folder / f"{other}.jsonl"))
-            questions = (row["question"] if "tests" in row else math_env.read_problem(row).question for row in rows)
-            taken |= set(map(normalize_question, questions))
+            taken |= set(map(question_of, read_rows(str(folder / f"{other}.jsonl"))))
     counts: Counter[str] = Counter(rows=0)
     digest = save(folder / f"{file}.jsonl", usable(source, taken, counts))
     log = folder / "sources.json"  # where a folder is from, and whether it equals another one
@@ -173,12 +177,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = parser.parse_args(argv)
     if set(given.names) & set(READERS) and not (len(given.names) == 1 and given.source and given.to):
         parser.error(f"{', '.join(READERS)}: one name, with --from FILE and --to FILE")
-    names = SETS if "all" in given.names else given.names
     try:
         if given.names[0] in READERS:
             return convert_file(given.names[0], given.source, Path(given.to))
         Path(given.output).mkdir(parents=True, exist_ok=True)
-        for file in sorted((file for name in names for file in SETS[name]), key=lambda file: FILES[file].train):
+        files = [file for name in (SETS if "all" in given.names else given.names) for file in SETS[name]]
+        for file in sorted(files, key=lambda file: FILES[file].train):
             write(file, Path(given.output))
     except (ImportError, OSError, RuntimeError, ValueError) as error:
         sys.exit(f"tools.fetch: error: {error}")
