@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from distributed.exchange import Outline, share_samples
 from distributed.world import World, start
 from grouping import GroupKey, Sample
-from model.packing import balance, collector_paused, deal, first_fit, with_signal
+from model.packing import balance, deal, first_fit, with_signal
 
 PROMPT, RESPONSE, CANDIDATES, MINIBATCHES = 600, 400, 4, 2
 
@@ -102,14 +102,13 @@ def planning(ranks: int, groups: int) -> float:
         for _ in range(CANDIDATES)
     ]
     began = time.process_time()
-    with collector_paused():
-        half = len(rows) // 2
-        batches = [[Outline(*row) for row in part] for part in (rows[:half], rows[half:])]
-        for batch in batches:  # share_samples
-            for part in deal(batch, MINIBATCHES):
-                balance(with_signal(part), ranks // 2)
-        for part in deal(batches[0], MINIBATCHES):  # update
-            _ = [first_fit(share, 16384) for share in balance(with_signal(part), ranks // 2)]
+    half = len(rows) // 2
+    batches = [[Outline(*row) for row in part] for part in (rows[:half], rows[half:])]
+    for batch in batches:  # share_samples
+        for part in deal(batch, MINIBATCHES):
+            balance(with_signal(part), ranks // 2)
+    for part in deal(batches[0], MINIBATCHES):  # update
+        _ = [first_fit(share, 16384) for share in balance(with_signal(part), ranks // 2)]
     return time.process_time() - began
 
 

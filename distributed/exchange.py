@@ -25,7 +25,7 @@ import numpy as np
 
 from distributed.world import World
 from grouping import Sample
-from model.packing import balance, collector_paused, deal, with_signal
+from model.packing import balance, deal, with_signal
 from rollout import Rollout
 from sampling.requests import Completion, Request, Rounds
 
@@ -82,7 +82,6 @@ class Outline(Sample):
 OUTLINE = np.dtype([("prompt_hash", "i8"), ("prompt_length", "i4"), ("length", "i4"), ("signal", "i4")])  # 20 bytes
 
 
-@collector_paused()
 def share_samples(
     world: World, ranks_of: Mapping[str, Sequence[int]], policy_of: Mapping[str, str], samples: Sequence[Sample],
     minibatches: int, seed: Sequence[int],

@@ -15,10 +15,12 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from envs import Message
 
-# What templates change when they change something: marks, blanks, empty lines, indentation.
+Turns = tuple[tuple[str, str], ...]  # (role, content) of each message
 SYSTEM = "The rules:  <a> & <b>.\n\n    Go  on."
-USER = "Is  a < b && 'c' > \"d\"?\n\n    if a:  # go\n\n\treturn {{ b }}"
+USER = "Is  a < b && 'c' > \"d\"?\n\n    if a:  # go\n\n\treturn {{ b }}"  # what templates change: marks, blanks, lines
 ANSWER = "This is my answer."
+QUESTION: Turns = (("user", USER),)
+ANSWERED: Turns = (*QUESTION, ("assistant", ANSWER), *QUESTION)  # some templates end a turn only before the next
 WITHOUT_SYSTEM = "{# leaves out the system message on purpose #}"  # a template that says so is believed
 DATE = "{%- macro strftime_now(format) -%}26 Jul 2024{%- endmacro -%}"  # always the same: Llama's own default
 CUT = "\ufdd0"  # marks a place inside a control token; Unicode promises that no text has this character
@@ -29,49 +31,40 @@ def check_template(tokenizer: Tokenizer) -> None:
     if not tokenizer.chat_template:
         raise ValueError("its tokenizer has no chat template; choose an instruction-tuned model")
     try:
-        prompt, question = (_render(tokenizer, [{"role": "user", "content": USER}], ask) for ask in (True, False))
+        prompt, question = _render(tokenizer, QUESTION), _render(tokenizer, QUESTION, ask=False)
     except Exception as error:  # a template is a program and can raise anything
         raise ValueError(f"its chat template cannot be used ({type(error).__name__}: {error})") from None
     if USER not in prompt:
         raise ValueError("its chat template leaves out the user message or changes it")
     if prompt.rfind("<think") > prompt.rfind("</think"):
         raise ValueError("its chat template opens <think> in the prompt, so thoughts could not be told from answers")
-    answered = _answered(tokenizer)  # where questions end with [/INST], the answer comes right after the prompt
+    answered = _try(tokenizer, ANSWERED)  # where questions end with [/INST], the answer comes right after the prompt
     goes_on = answered.startswith(prompt) and answered[len(prompt) :].lstrip().startswith(ANSWER)
     if prompt == question and not goes_on:
         raise ValueError("its chat template has no generation prompt: the model would not know that it is its turn")
 
 
-def _answered(tokenizer: Tokenizer) -> str:
-    """A question, its answer and a further question, "" where the template is for one question only."""
-    turns = [("user", USER), ("assistant", ANSWER), ("user", USER)]
-    try:
-        return _render(tokenizer, [{"role": role, "content": _cut(tokenizer, content)} for role, content in turns])
-    except Exception:  # a template is a program and can raise anything
-        return ""
-
-
-def _render(tokenizer: Tokenizer, messages: list[Message], ask: bool = True) -> str:
-    template = DATE + tokenizer.get_chat_template()
+def _render(tokenizer: Tokenizer, turns: Turns, ask: bool = True) -> str:
     text = tokenizer.apply_chat_template(
-        messages, chat_template=template, tokenize=False, add_generation_prompt=ask, enable_thinking=False
-    )
+        [{"role": role, "content": content} for role, content in turns], tokenize=False, add_generation_prompt=ask,
+        chat_template=DATE + tokenizer.get_chat_template(), enable_thinking=False,
+    )  # fmt: skip
     return cast(str, text)
+
+
+def _try(tokenizer: Tokenizer, turns: Turns) -> str:
+    """The same, "" where the template raises: on a system message, on a second question."""
+    try:
+        return _render(tokenizer, turns)
+    except Exception:  # `raise_exception` is common, a TypeError possible
+        return ""
 
 
 @lru_cache(maxsize=32)
 def _takes_system(tokenizer: Tokenizer, template: str) -> bool:
-    """Whether the chat template writes a system message, or says that it leaves it out on purpose.
-
-    Some templates raise on a system message, others drop it without a word.
-    """
-    if WITHOUT_SYSTEM in template:
-        return True
-    try:
-        text = _render(tokenizer, [{"role": "system", "content": SYSTEM}, {"role": "user", "content": USER}])
-    except Exception:  # a template is a program: `raise_exception` is common, a TypeError possible
-        return False
-    return SYSTEM in text and USER in text
+    """Whether the chat template writes a system message, or says that it leaves it out on purpose."""
+    text = _try(tokenizer, (("system", SYSTEM), *QUESTION))
+    return WITHOUT_SYSTEM in template or (SYSTEM in text and USER in text)
 
 
 def encode(tokenizer: Tokenizer, messages: list[Message]) -> list[int]:
@@ -80,18 +73,18 @@ def encode(tokenizer: Tokenizer, messages: list[Message]) -> list[int]:
     A system message that the chat template would not show goes in front of the first user message. A control token in a
     message, such as `<|im_end|>` or `<think>`, is spelled out: only the template writes control tokens.
     """
-    template = str(tokenizer.chat_template)
-    return list(_encode(tokenizer, template, tuple((message["role"], message["content"]) for message in messages)))
+    turns = tuple((message["role"], message["content"]) for message in messages)
+    return list(_encode(tokenizer, str(tokenizer.chat_template), turns))
 
 
 @lru_cache(maxsize=4096)  # trajectories of one environment often meet the same state
-def _encode(tokenizer: Tokenizer, template: str, texts: tuple[tuple[str, str], ...]) -> list[int]:
-    messages: list[Message] = [{"role": role, "content": _cut(tokenizer, content)} for role, content in texts]
+def _encode(tokenizer: Tokenizer, template: str, turns: Turns) -> list[int]:
+    said = [(role, _cut(tokenizer, content)) for role, content in turns]
     if not _takes_system(tokenizer, template):
-        system = [message["content"] for message in messages if message["role"] == "system"]
-        first, *rest = [message for message in messages if message["role"] != "system"]
-        messages = [{**first, "content": "\n\n".join([*system, first["content"]])}, *rest]
-    start, *others = _render(tokenizer, messages).split(CUT)
+        system = [content for role, content in said if role == "system"]
+        (role, content), *rest = [turn for turn in said if turn[0] != "system"]
+        said = [(role, "\n\n".join([*system, content])), *rest]
+    start, *others = _render(tokenizer, tuple(said)).split(CUT)
     ids, newline = _ids(tokenizer, start), _ids(tokenizer, "\n")
     for text in others:  # after a newline, or SentencePiece would begin each of them with a blank
         after = _ids(tokenizer, "\n" + text)
@@ -106,15 +99,15 @@ def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
 def _cut(tokenizer: Tokenizer, text: str) -> str:
     """CUT after the first character of every control token, so that neither part of it is one."""
     text = text.replace(CUT, "")
-    found = [re.escape(token) for token in _control_tokens(tokenizer, len(tokenizer)).values() if token in text]
-    return re.sub(rf"(?=(?:{'|'.join(found)}))(.)", rf"\1{CUT}", text, flags=re.DOTALL) if found else text
+    found = "|".join(re.escape(token) for token in _control_tokens(tokenizer, len(tokenizer)) if token in text)
+    return re.sub(f"(?=(?:{found}))(.)", rf"\1{CUT}", text, flags=re.DOTALL) if found else text
 
 
 @lru_cache(maxsize=32)
-def _control_tokens(tokenizer: Tokenizer, size: int) -> dict[int, str]:
-    """id -> text of what was added to the vocabulary of plain text (some add runs of blanks, which control nothing)."""
-    added = {i: str(token) for i, token in tokenizer.added_tokens_decoder.items()}
-    return {i: token for i, token in added.items() if len(token) > 1 and not token.isspace()}
+def _control_tokens(tokenizer: Tokenizer, size: int) -> dict[str, int]:
+    """Text -> id of what was added to the vocabulary of plain text (some add runs of blanks, which control nothing)."""
+    added = {str(token): i for i, token in tokenizer.added_tokens_decoder.items()}
+    return {token: i for token, i in added.items() if len(token) > 1 and not token.isspace()}
 
 
 def decode(tokenizer: Tokenizer, ids: list[int]) -> str:
@@ -134,14 +127,14 @@ def stop_ids(model: PreTrainedModel, tokenizer: Tokenizer) -> set[int]:
     after an assistant's turn (`<|im_end|>` where the tokenizer's is `<|endoftext|>`).
     """
     ends = model.generation_config.eos_token_id  # an id, a list of ids or None
-    own = [tokenizer.eos_token_id, _turn_end(tokenizer, str(tokenizer.chat_template or ""))]
+    own = [tokenizer.eos_token_id, _turn_end(tokenizer, str(tokenizer.chat_template))]
     return {i for i in [*(ends if isinstance(ends, list) else [ends]), *own] if i is not None}
 
 
 @lru_cache(maxsize=32)
 def _turn_end(tokenizer: Tokenizer, template: str) -> int | None:
     """The control token that the chat template writes after an assistant's turn, None when it writes none."""
-    text = _answered(tokenizer)
-    after = text.rpartition(ANSWER)[2].strip() if ANSWER in text else ""
-    fitting = {token: i for i, token in _control_tokens(tokenizer, len(tokenizer)).items() if after.startswith(token)}
-    return fitting[max(fitting, key=len)] if fitting else None
+    _, answer, after = _try(tokenizer, ANSWERED).rpartition(ANSWER)
+    tokens = _control_tokens(tokenizer, len(tokenizer))
+    fitting = [token for token in tokens if answer and after.strip().startswith(token)]
+    return tokens[max(fitting, key=len)] if fitting else None

@@ -5,7 +5,6 @@ A model that `update.py` would silently train wrongly is refused here, in one li
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,10 +50,12 @@ def load_model(source: str) -> tuple[PreTrainedModel, Tokenizer]:
     ValueError in one line when it cannot be loaded from safetensors, or when `update.py` cannot train it: that needs
     plain full attention in every layer, a plain output head, and a tokenizer with a chat template.
     """
+    folder = Path(source)
+    near = "/" in source and (folder.parent.is_dir() or folder.parts[0] in ("runs", "~", ".."))  # no hub has these
+    if not source or (near and not folder.is_dir()):
+        raise ValueError(f"--model {source}: there is no such folder")
     if not sys.stderr.isatty():
         logging.disable_progress_bar()
-    with refusing(source):
-        check_place(source)
     with refusing(source, "no model that transformers can load: "):
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         loaded = AutoModelForCausalLM.from_pretrained(
@@ -65,8 +66,7 @@ def load_model(source: str) -> tuple[PreTrainedModel, Tokenizer]:
     with refusing(source):
         model, found = cast(tuple[PreTrainedModel, dict], loaded)
         check_template(tokenizer)
-        check_weights(model, found)
-        check_tokens(model, tokenizer)
+        check_weights(model, tokenizer, found)
         check_attention(model)
         check_logprobs(model)
         model.set_attn_implementation("sdpa")  # loaded as "eager", which all have: so a refusal says what is odd
@@ -76,29 +76,16 @@ def load_model(source: str) -> tuple[PreTrainedModel, Tokenizer]:
 # -------------------------------------------------------------------------------------------------------------- checks
 
 
-def check_place(source: str) -> None:
-    """A name that looks like a path must be a folder, so that no hub is asked for it."""
-    folder = Path(source)
-    local = "/" in source and (folder.parent.is_dir() or folder.parts[0] == "runs")  # where runs go by default
-    hub = re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", source)
-    if not source or (not folder.is_dir() and (folder.exists() or local or not hub)):
-        raise ValueError("there is no such folder")
-
-
-def check_weights(model: PreTrainedModel, found: dict) -> None:
-    """Every weight comes from the files (others would be random, without a word), is a plain float and is finite."""
+def check_weights(model: PreTrainedModel, tokenizer: Tokenizer, found: dict) -> None:
+    """All weights come from the files (others would be random, without a word) and are finite floats; every token has
+    a row in the embedding, and one of them ends a response.
+    """
     kinds = ("missing_keys", "unexpected_keys", "mismatched_keys")
     if names := sorted(str(name) for kind in kinds for name in found[kind]):
         raise ValueError(f"its weight files do not fit config.json: {len(names)} weights, the first is {names[0]}")
     for name, weight in model.named_parameters():
-        if weight.dtype != torch.float32:
-            raise ValueError(f"weight {name} is {weight.dtype}; a quantised model cannot be trained")
-        if not weight.isfinite().all():
-            raise ValueError(f"weight {name} has values that are not finite")
-
-
-def check_tokens(model: PreTrainedModel, tokenizer: Tokenizer) -> None:
-    """Every token has a row in the embedding, and something ends a response."""
+        if weight.dtype != torch.float32 or not weight.isfinite().all():
+            raise ValueError(f"weight {name} ({weight.dtype}) is quantised or has values that are not finite")
     tokens, rows = max(tokenizer.get_vocab().values()) + 1, _rows(model)  # more rows than tokens are padding
     if tokens > rows:
         raise ValueError(f"its tokenizer has {tokens} tokens, its embedding only {rows} rows")

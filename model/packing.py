@@ -15,10 +15,8 @@ Shapes: T tokens of a pack, N response tokens with a log-prob.
 
 from __future__ import annotations
 
-import gc
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 
@@ -50,19 +48,6 @@ class Pack:
         return len(self.ids)
 
 
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """While very many objects are made, the garbage collector would look at all of them again and again."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
-
-
-@collector_paused()
 def deal(samples: Sequence[Sample], minibatches: int, seed: Sequence[int] = (0,)) -> list[list[Group]]:
     """A batch in so many parts, at random, with the answers to one prompt together. No part of a batch is empty."""
     groups = by_prompt(samples)
@@ -71,7 +56,6 @@ def deal(samples: Sequence[Sample], minibatches: int, seed: Sequence[int] = (0,)
     return [[groups[i] for i in part] for part in parts]
 
 
-@collector_paused()
 def pack_minibatch(
     groups: Sequence[Group], budget: int, rank: int = 0, ranks: int = 1, device: torch.device | str = "cpu"
 ) -> list[Pack]:

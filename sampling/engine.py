@@ -10,35 +10,42 @@ tokens can take turns on one engine, and `Team` decides when an engine gets new 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sampling.requests import Completion, Request
+from model.policy import Policy
+from sampling.requests import Completion, Request, Rounds, Stream, answered
 
 Weights = Iterable[tuple[str, Tensor]]  # under the names of the transformers model, tied ones once
 
 
-class Engine(Protocol):
-    """`TransformersEngine` works everywhere, `VllmEngine` is fast on a GPU.
+class Engine:
+    """`TransformersEngine` works everywhere and answers in rounds; `VllmEngine` is fast on a GPU and never waits."""
 
-    An engine that takes new requests while others run also has `stream(n, temperature, top_p)`, which returns a
-    `sampling.requests.Stream`.
-    """
+    in_rounds = True
 
-    dtype: torch.dtype  # of the weights that `load` wants
+    def __init__(self, policy: Policy, max_tokens: int, context: int | None):
+        self.policy, self.max_tokens = policy, max_tokens
+        self.context = context or policy.model.config.max_position_embeddings
+        # of the weights that `load` wants: a GPU samples in half the memory and time, on a CPU only float32 is fast
+        self.dtype = torch.bfloat16 if policy.device.type == "cuda" else torch.float32
 
     def load(self, weights: Weights) -> None:
         """Replace the weights. Raises ValueError unless every weight of the model is given, by its own name."""
-        ...
+        raise NotImplementedError
 
     def sleep(self) -> bool:
         """Give memory back until the next `load`; False if the engine keeps it."""
-        ...
+        return False
+
+    def stream(self, n: int, temperature: float = 1.0, top_p: float = 1.0) -> Stream:
+        """Takes requests one after the other."""
+        return Rounds(partial(self, temperature=temperature, top_p=top_p), n)
 
     def __call__(
         self, requests: list[Request], n: int, temperature: float = 1.0, top_p: float = 1.0
@@ -47,7 +54,7 @@ class Engine(Protocol):
 
         `top_p`: from the likeliest tokens that together have this probability (nucleus sampling).
         """
-        ...
+        return answered(self.stream(n, temperature, top_p), requests)
 
 
 def checked(weights: Weights, shapes: Mapping[str, torch.Size]) -> Iterator[tuple[str, Tensor]]:
@@ -61,30 +68,7 @@ def checked(weights: Weights, shapes: Mapping[str, torch.Size]) -> Iterator[tupl
         missing.pop(name, None)
         yield name, weight
     if missing:
-        raise ValueError(
-            f"load: {len(missing)} weights of the engine were not given, the first is {next(iter(missing))}"
-        )
-
-
-def engine_dtype(device: torch.device) -> torch.dtype:
-    """A GPU samples in half the memory and time; on a CPU only float32 is fast, and log-probs agree to 1e-4."""
-    return torch.bfloat16 if device.type == "cuda" else torch.float32
-
-
-def uniforms(seeds: Sequence[int], count: int) -> np.ndarray:
-    """`count` numbers in [0, 1) for each seed below 2**64, all in one call: a stream of SplitMix64 each (float32).
-
-    Guy Steele, Doug Lea, Christine Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014.
-    """
-
-    def mixed(z: np.ndarray) -> np.ndarray:
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return z ^ (z >> np.uint64(31))
-
-    starts = mixed(np.array(seeds, dtype=np.uint64))[:, None]  # mixed, because neighbours would give similar streams
-    bits = mixed(starts + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15))
-    return (bits >> np.uint64(40)).astype(np.float32) * np.float32(2**-24)
+        raise ValueError(f"load: {len(missing)} weights were not given, the first is {next(iter(missing))}")
 
 
 @contextmanager

@@ -54,32 +54,34 @@ def request_seed(seed: Sequence[int], env: int, turn: int, agent: int, spacing: 
 
 
 class Generate(Protocol):
-    """An engine: n completions for each request, in order. A request whose prompt leaves no room to answer gets [].
+    """n completions for each request, in order; [] where a prompt leaves no room to answer.
 
-    An engine that takes new requests while others run also has `stream(n) -> Stream`.
+    One that takes new requests while others run also has `stream(n) -> Stream`.
     """
 
     def __call__(self, requests: list[Request], n: int) -> list[list[Completion]]: ...
 
 
 class Stream(Protocol):
-    """Requests in flight. `collect` makes progress and returns what is complete, in any order."""
+    """Requests in flight."""
 
-    in_rounds: bool  # True: `collect` answers all that was submitted, so everybody should have submitted before
-    cohorts: int  # groups of environments, each starting one `collect` after another (only where agents act in order)
+    in_rounds = False  # True: `collect` answers all that was submitted, so everybody should have submitted before
+    cohorts = 1  # groups of environments, each starting one `collect` after another (only where agents act in order)
 
     def submit(self, requests: list[Request]) -> None: ...
 
-    def collect(self) -> list[tuple[Request, list[Completion]]]: ...
+    def collect(self) -> list[tuple[Request, list[Completion]]]:
+        """Make progress and return what is complete, in any order."""
+        ...
 
     def __len__(self) -> int: ...
 
     def busy(self, more: bool) -> bool:
         """Whether to go on: requests are in flight here, `more` are to come, or another process needs this one."""
-        ...
+        return more or len(self) > 0
 
 
-class Rounds:
+class Rounds(Stream):
     """A plain `generate` as a stream: one call for all pending requests.
 
     `anywhere` tells what is true on any rank, where ranks answer each other: then all call, also without requests.
@@ -105,8 +107,17 @@ class Rounds:
         return len(self.pending)
 
     def busy(self, more: bool) -> bool:
-        here = more or bool(self.pending)
+        here = super().busy(more)
         return self.anywhere(here) if self.anywhere else here
+
+
+def answered(stream: Stream, requests: list[Request]) -> list[list[Completion]]:
+    """The answers to these requests, in order, from a stream that has no others."""
+    stream.submit(requests)
+    replies: dict[Request, list[Completion]] = {}
+    while len(stream):
+        replies |= dict(stream.collect())
+    return [replies[request] for request in requests]
 
 
 # ---------------------------------------------------------------------------------------------------------- scheduler
@@ -123,10 +134,6 @@ class _Game(Generic[Result]):
     player: Player[Result]
     answers: dict[Request, list[Completion] | None] = field(default_factory=dict)  # to what it asked; None: in flight
     result: Result | None = None
-
-    @property
-    def complete(self) -> bool:
-        return None not in self.answers.values()
 
     def resume(self) -> _Game[Result]:
         """Let the player act on its answers until it asks again or ends. Scoring happens here."""
@@ -156,16 +163,21 @@ def drive(
     while stream.busy(bool(starts or turn or scoring)):
         if starts:
             turn += starts.pop(0)
+        ready: list[_Game[Result]] = []  # whose next requests are known
         until = time.perf_counter() + SLICE
         while turn and (pool or stream.in_rounds or not asked or time.perf_counter() < until):
-            scoring.append(_submit(pool, turn.popleft()))
+            if pool:
+                scoring.append(pool.submit(turn.popleft().resume))
+            else:
+                ready.append(turn.popleft().resume())
         if scoring:
             patience = None if stream.in_rounds or not asked else 0
-            wait(scoring, patience, ALL_COMPLETED if stream.in_rounds else FIRST_COMPLETED)
-            ready, scoring = [f for f in scoring if f.done()], [f for f in scoring if not f.done()]
-            for game in (future.result() for future in ready):
-                asked |= dict.fromkeys(game.answers, game)
-                stream.submit(list(game.answers))
+            done, _ = wait(scoring, patience, ALL_COMPLETED if stream.in_rounds else FIRST_COMPLETED)
+            ready = [future.result() for future in scoring if future in done]
+            scoring = [future for future in scoring if future not in done]
+        for game in ready:
+            asked |= dict.fromkeys(game.answers, game)
+            stream.submit(list(game.answers))
         for request, candidates in stream.collect():
             if len(candidates) not in (0, n):
                 raise ValueError(
@@ -173,15 +185,6 @@ def drive(
                 )
             game = asked.pop(request)
             game.answers[request] = candidates
-            if game.complete:
+            if None not in game.answers.values():
                 turn.append(game)
     return [cast(Result, game.result) for game in games]
-
-
-def _submit(pool: Executor | None, game: _Game[Result]) -> Future[_Game[Result]]:
-    """Resume a player in the pool, or here and now."""
-    if pool is not None:
-        return pool.submit(game.resume)
-    future: Future[_Game[Result]] = Future()
-    future.set_result(game.resume())
-    return future

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import cast
 
 from transformers import PreTrainedTokenizerBase
 
@@ -14,7 +14,7 @@ from distributed.world import World
 from model.chat import decode, encode
 from model.policy import Policy
 from sampling.engine import Engine
-from sampling.requests import Completion, Generate, Request, Stream
+from sampling.requests import Completion, Generate, Request, Stream, answered
 
 
 class Team:
@@ -121,46 +121,33 @@ class Team:
                 *self.neighbours, self.policy_of,
                 lambda name, requests, n: self.answer(name, requests, n, temperature, top_p), self.wavefront,
             )  # fmt: skip
-        streaming = all(hasattr(engine, "stream") for engine in self.engines.values())
-        return (StreamingSampler if streaming else Sampler)(self, temperature, top_p)
+        return Sampler(self, temperature, top_p)
 
 
 class Sampler:
-    """`generate` for a team whose policies all live on this rank: one policy after the other."""
+    """`generate` for a team whose policies all live on this rank."""
 
-    def __init__(self, team: Team, temperature: float, top_p: float = 1.0):
+    def __init__(self, team: Team, temperature: float, top_p: float):
         self.team, self.temperature, self.top_p = team, temperature, top_p
-
-    def __call__(self, requests: list[Request], n: int) -> list[list[Completion]]:
-        replies: list[list[Completion]] = [[] for _ in requests]
-        for name in self.team.policies:
-            mine = [i for i, request in enumerate(requests) if self.team.policy_of[request.agent] == name]
-            if mine:
-                answers = self.team.answer(name, [requests[i] for i in mine], n, self.temperature, self.top_p)
-                for i, answer in zip(mine, answers, strict=True):
-                    replies[i] = answer
-        return replies
-
-
-class StreamingSampler(Sampler):
-    """The same, if every engine takes new requests while others run."""
 
     def stream(self, n: int) -> TeamStream:
         return TeamStream(self.team, n, self.temperature, self.top_p)
 
+    def __call__(self, requests: list[Request], n: int) -> list[list[Completion]]:
+        return answered(self.stream(n), requests)
 
-class TeamStream:
+
+class TeamStream(Stream):
     """Requests in flight in the engines of a team.
 
     Policies that share an engine take turns. Each keeps it until it has no requests left, so weights rarely change.
     """
 
-    in_rounds, cohorts = False, 1
-
-    def __init__(self, team: Team, n: int, temperature: float, top_p: float = 1.0):
+    def __init__(self, team: Team, n: int, temperature: float, top_p: float):
         self.team, self.n, self.temperature, self.top_p = team, n, temperature, top_p
         self.queues: dict[str, list[Request]] = {name: [] for name in team.policies}
         self.open: dict[int, tuple[str, Stream]] = {}  # id of an engine -> the policy whose turn it is, its stream
+        self.in_rounds = all(engine.in_rounds for engine in team.engines.values())
 
     def submit(self, requests: list[Request]) -> None:
         for request in requests:
@@ -168,18 +155,21 @@ class TeamStream:
 
     def collect(self) -> list[tuple[Request, list[Completion]]]:
         done: list[tuple[Request, list[Completion]]] = []
-        for name, engine in self.team.engines.items():
+        owners = [owner for owner, _ in self.open.values()]
+        for name in sorted(self.queues, key=lambda name: name not in owners):  # whose turn it is comes first
+            engine = self.team.engines[name]
             owner, stream = self.open.get(id(engine), ("", None))
-            if stream is None or (owner != name and not len(stream) and not self.queues[owner] and self.queues[name]):
-                owner, stream = name, cast(Any, self.team.ready(name)).stream(self.n, self.temperature, self.top_p)
-                self.open[id(engine)] = owner, stream
-            if owner == name:
-                started = time.perf_counter()
-                stream.submit(self.queues[name])
-                self.queues[name] = []
-                done += stream.collect()
-                self.team.seconds["generate"] += time.perf_counter() - started
+            if stream is None or owner != name:
+                if not self.queues[name] or (stream is not None and len(stream)):
+                    continue
+                stream = self.team.ready(name).stream(self.n, self.temperature, self.top_p)
+                self.open[id(engine)] = name, stream
+            started = time.perf_counter()
+            stream.submit(self.queues[name])
+            self.queues[name] = []
+            done += stream.collect()
+            self.team.seconds["generate"] += time.perf_counter() - started
         return done
 
-    def busy(self, more: bool) -> bool:
-        return more or any(self.queues.values()) or any(len(stream) for _, stream in self.open.values())
+    def __len__(self) -> int:
+        return sum(map(len, self.queues.values())) + sum(len(stream) for _, stream in self.open.values())

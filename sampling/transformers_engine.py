@@ -13,6 +13,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -20,13 +21,13 @@ from transformers import AttentionInterface, AutoModelForCausalLM
 from transformers.masking_utils import AttentionMaskInterface
 
 from model.policy import Policy
-from sampling.engine import Weights, checked, engine_dtype, random_state_kept, uniforms
+from sampling.engine import Engine, Weights, checked, random_state_kept
 from sampling.requests import Completion, Request
 
 MOST = 32  # answers that share one copy of their prompt: attention pads to the most branches of a prompt
 
 
-class TransformersEngine:
+class TransformersEngine(Engine):
     """Batched sampling with a key/value cache, from a copy of the policy's model (bfloat16 on a GPU, else float32).
 
     Before the first use `load` must give it weights. `max_tokens` limits a response; a prompt and its response must
@@ -35,10 +36,8 @@ class TransformersEngine:
     """
 
     def __init__(self, policy: Policy, max_tokens: int, context: int | None = None, cache_tokens: int = 65536):
-        self.policy, self.max_tokens, self.cache_tokens = policy, max_tokens, cache_tokens
-        config = copy.deepcopy(policy.model.config)
-        self.context = context or config.max_position_embeddings
-        self.dtype = engine_dtype(policy.device)
+        super().__init__(policy, max_tokens, context)
+        self.cache_tokens, config = cache_tokens, copy.deepcopy(policy.model.config)
         # built from its configuration, not copied: the policy's own weights may be spread over several GPUs
         with random_state_kept(policy.device), policy.device:
             self.model = AutoModelForCausalLM.from_config(config, dtype=self.dtype, attn_implementation="cached").eval()
@@ -51,15 +50,10 @@ class TransformersEngine:
         for name, weight in checked(weights, {name: value.shape for name, value in own.items()}):
             own[name].copy_(weight)
 
-    def sleep(self) -> bool:
-        """It keeps its memory: nothing happens (see `VllmEngine.sleep`)."""
-        return False
-
     @torch.inference_mode()
     def __call__(
         self, requests: list[Request], n: int, temperature: float = 1.0, top_p: float = 1.0
     ) -> list[list[Completion]]:
-        """n completions for each request; temperature 0 is greedy (its log-probs are those at temperature 1)."""
         seeds: dict[tuple[int, ...], list[int]] = {}  # of all answers to a prompt: every answer has its own
         for request in requests:
             if len(request.prompt_ids) < self.context:
@@ -233,3 +227,19 @@ def choose(
         target = (noise[:, None] * cdf[:, -1:]).to(cdf.dtype)
         token = torch.searchsorted(cdf, target, right=True).minimum(last)[:, 0]
     return token, logps[row, token]
+
+
+def uniforms(seeds: Sequence[int], count: int) -> np.ndarray:
+    """`count` numbers in [0, 1) for each seed below 2**64, all in one call: a stream of SplitMix64 each (float32).
+
+    Guy Steele, Doug Lea, Christine Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014.
+    """
+
+    def mixed(z: np.ndarray) -> np.ndarray:
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return z ^ (z >> np.uint64(31))
+
+    starts = mixed(np.array(seeds, dtype=np.uint64))[:, None]  # mixed, because neighbours would give similar streams
+    bits = mixed(starts + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15))
+    return (bits >> np.uint64(40)).astype(np.float32) * np.float32(2**-24)

@@ -14,14 +14,14 @@ import torch.distributed as dist
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from model.policy import Policy
-from sampling.engine import Weights, checked, engine_dtype, random_state_kept
-from sampling.requests import Completion, Request
+from sampling.engine import Engine, Weights, checked, random_state_kept
+from sampling.requests import Completion, Request, Stream
 
 # Numbers of sequences that have a CUDA graph; others are padded to the next. vLLM's 51 take seconds longer to capture.
 BATCHES = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512]
 
 
-class VllmEngine:
+class VllmEngine(Engine):
     """vLLM in this process: continuous batching, paged key/value cache, each prompt computed once for n candidates.
 
     Works for any policy whose architecture vLLM knows. Before the first use `load` must give it weights. `max_tokens`
@@ -31,35 +31,32 @@ class VllmEngine:
     time. Raises ImportError without vLLM and ValueError when it cannot start.
     """
 
+    in_rounds = False
+
     def __init__(
-        self,
-        policy: Policy,
-        max_tokens: int,
-        context: int | None = None,
-        memory: float = 0.3,
-        sleep: bool = False,
+        self, policy: Policy, max_tokens: int, context: int | None = None, memory: float = 0.3, sleep: bool = False,
         **options: Any,
-    ):
-        self.policy, self.max_tokens, self.can_sleep, self.asleep = policy, max_tokens, sleep, False
-        self.context = context or policy.model.config.max_position_embeddings
-        self.dtype = engine_dtype(policy.device)
-        self.shapes = policy.shapes
-        self.submitted = 0
-        vllm = import_vllm(policy.device)
+    ):  # fmt: skip
+        super().__init__(policy, max_tokens, context)
+        self.shapes, self.submitted, self.can_sleep, self.asleep = policy.shapes, 0, sleep, False
+        vllm, several = import_vllm(policy.device), dist.is_initialized() and dist.get_world_size() > 1
         torch.cuda.empty_cache()  # vLLM takes its memory from what is free, not from what torch keeps for later
-        several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-        options = device_options(policy.device) | {
-            "dtype": str(self.dtype).removeprefix("torch."),
-            "max_model_len": self.context,
-            "gpu_memory_utilization": memory,
-            "enable_sleep_mode": sleep,
-            "enable_prefix_caching": True,
-            "distributed_executor_backend": "external_launcher" if several else "uni",
-            "load_format": "dummy",
-            "skip_tokenizer_init": True,
-            "generation_config": "vllm",  # the model's own would bring top-p, top-k and penalties with it
-            "logprobs_mode": "processed_logprobs",  # those of the sampled distribution: after temperature
-        } | options  # fmt: skip
+        options = (
+            device_options(policy.device)
+            | {
+                "dtype": str(self.dtype).removeprefix("torch."),
+                "max_model_len": self.context,
+                "gpu_memory_utilization": memory,
+                "enable_sleep_mode": sleep,
+                "enable_prefix_caching": True,
+                "distributed_executor_backend": "external_launcher" if several else "uni",
+                "load_format": "dummy",
+                "skip_tokenizer_init": True,
+                "generation_config": "vllm",  # the model's own would bring top-p, top-k and penalties with it
+                "logprobs_mode": "processed_logprobs",  # those of the sampled distribution: after temperature
+            }
+            | options
+        )
         config = copy.deepcopy(policy.model.config)
         config.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type]]
         with tempfile.TemporaryDirectory() as folder, random_state_kept(policy.device):  # LLM() seeds all generators
@@ -67,9 +64,8 @@ class VllmEngine:
             try:
                 self.llm = vllm.LLM(model=folder, **options)
             except ValueError as error:
-                raise ValueError(
-                    f"vLLM does not start with {self.context} tokens of context and --engine-memory {memory}: {error}"
-                ) from error
+                settings = f"{self.context} tokens of context and --engine-memory {memory}"
+                raise ValueError(f"vLLM does not start with {settings}: {error}") from error
 
     @torch.no_grad()
     def load(self, weights: Weights) -> None:
@@ -107,26 +103,15 @@ class VllmEngine:
 
     def stream(self, n: int, temperature: float = 1.0, top_p: float = 1.0) -> VllmStream:
         """Takes requests while others run. RuntimeError while another stream of this engine is unfinished."""
-        if self.asleep or self.llm.llm_engine.has_unfinished_requests():
-            raise RuntimeError("stream: " + ("load weights first" if self.asleep else "another one is unfinished"))
+        if self.asleep:
+            raise RuntimeError("stream: load weights first")
+        if self.llm.llm_engine.has_unfinished_requests():
+            raise RuntimeError("stream: another one is unfinished")
         return VllmStream(self, n, temperature, top_p)
 
-    def __call__(
-        self, requests: list[Request], n: int, temperature: float = 1.0, top_p: float = 1.0
-    ) -> list[list[Completion]]:
-        """n completions for each request; temperature 0 is greedy (its log-probs are those at temperature 1)."""
-        stream = self.stream(n, temperature, top_p)
-        stream.submit(requests)
-        replies: dict[int, list[Completion]] = {}  # by identity: requests may be equal
-        while len(stream):
-            replies |= {id(request): completions for request, completions in stream.collect()}
-        return [replies[id(request)] for request in requests]
 
-
-class VllmStream:
-    """Requests of one temperature and number of candidates on their way through vLLM: a `sampling.requests.Stream`."""
-
-    in_rounds, cohorts = False, 1
+class VllmStream(Stream):
+    """Requests of one temperature and number of candidates on their way through vLLM."""
 
     def __init__(self, engine: VllmEngine, n: int, temperature: float, top_p: float = 1.0):
         self.engine, self.n, self.temperature, self.top_p = engine, n, temperature, top_p
@@ -135,9 +120,6 @@ class VllmStream:
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self.hopeless)
-
-    def busy(self, more: bool) -> bool:
-        return more or len(self) > 0
 
     def submit(self, requests: list[Request]) -> None:
         from vllm.inputs import tokens_input

@@ -186,7 +186,7 @@ def test_the_ids_of_the_tiny_tokenizer_have_no_gap():
 
 @pytest.mark.parametrize(
     "name",
-    ["./nothing", "/nothing/there", "~/x", "a/b/c", "../no-such-model", "nothing/", "tests/nothing", ""],
+    ["./nothing", "/nothing", "~/x", "../no-such-model", "nothing/", "tests/nothing", "runs/a/b", ""],
 )
 def test_a_path_that_does_not_exist_is_refused_at_once(name, monkeypatch):
     monkeypatch.chdir(Path(__file__).parent.parent)
@@ -205,6 +205,7 @@ def test_a_hub_id_is_looked_for(tmp_path, monkeypatch):
     assert "no model that transformers can load" in refusal("nobody/has-this-model")
     (tmp_path / "file").write_text("x")
     assert "no such folder" in refusal(tmp_path / "file")
+    assert "no model that transformers can load" in refusal("/nothing/there")
 
 
 # each kind of damage: (what transformers says of it differs; the line has these words)
@@ -219,7 +220,10 @@ DAMAGES = {
     "a weight is missing": ({"w": lambda w: w.pop("model.layers.1.mlp.up_proj.weight")}, "layers.1.mlp.up_proj"),
     "a weight too many": ({"w": lambda w: w.update(x=w["model.norm.weight"].clone())}, "1 weights, the first is x"),
     "another shape": ({"w": lambda w: w.update({"model.norm.weight": torch.ones(3)})}, "model.norm.weight"),
-    "no number": ({"w": lambda w: w["model.norm.weight"].fill_(float("nan"))}, "model.norm.weight has values that are"),
+    "no number": (
+        {"w": lambda w: w["model.norm.weight"].fill_(float("nan"))},
+        "has values that are not finite",
+    ),
 }
 
 
