@@ -142,9 +142,10 @@ def read_config(folder: Path) -> dict[str, Any]:
         "r": type(rank) is int and rank > 0,
         "lora_alpha": type(alpha) in (int, float) and abs(alpha) < 1e6,  # nan is not
         "target_modules": type(targets) is list,
+        "init_lora_weights": saved.get("init_lora_weights") in (None, True, False, "gaussian"),  # others change W too
     }
     for name, value in {**dict.fromkeys(fine), **saved}.items():
-        if not fine.get(name, name in NO_MATTER or value in (None, plain.get(name, False), "gaussian")):
+        if not fine.get(name, name in NO_MATTER or value in (None, plain.get(name, False))):
             raise ValueError(f"{name} is {value!r}: only plain LoRA, on layers named in a list, can be read")
     return saved
 

@@ -39,20 +39,8 @@ TEMPLATE = WITHOUT_SYSTEM + (
     "{% for m in messages if m.role == 'user' %}<|user|>{{ m.content }}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-WORDS = [
-    "tool_user",
-    "planner",
-    "proposal",
-    "walls",
-    " at",
-    " free",
-    " goal",
-    " none",
-    " up",
-    " down",
-    " left",
-    " right",
-]
+WORDS = ["tool_user", "planner", "proposal", "walls", " at", " free", " goal", " none"]
+WORDS += [" up", " down", " left", " right"]
 WORDS += [" U", " D", " L", " R", " -", *(f" {digit}" for digit in range(10)), " [", "#### [", ", ", "]"]
 REACH = 7  # cells up to this offset are one token, others are spelled
 
