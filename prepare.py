@@ -129,11 +129,11 @@ def set_up(config: Config, world: World, stop: Stop) -> Run:
         if not fits(state.get("before"), float):
             raise ValueError(f"{checkpoint / 'state.json'}: 'before' has to be {in_words(float)}")
     task = task_of(config)
+    pool, agents = scoring_pool(config, task), task.training_env.agents
     if config.task not in TASKS and (mistakes := check(task.training_env.copy, config.task)):
         raise ValueError(f"--task {config.task}: {mistakes[0]} (python -m tools.check {config.task} lists all)")
     done = state["step"] if checkpoint else 0
     track = on_main(world, lambda: make_tracker(config.track, folder, asdict(config), done))
-    pool, agents = scoring_pool(config, task), task.training_env.agents
     if config.warm_start and task.training_env.noisy_answer and not checkpoint:
         say(world, f"warm start: {config.warm_start} steps of imitating noisy moves")
     if config.engine == "vllm":  # while the model is loaded and warmed up
@@ -178,10 +178,9 @@ def task_of(config: Config, training: bool = True) -> Levels:
 
 def scoring_pool(config: Config, task: Levels) -> Executor | None:
     """Threads where scoring waits for other processes (programs, symbolic mathematics); None for plain board games."""
-    try:
-        sandbox.set_mode(config.sandbox)
-    except RuntimeError as error:
-        raise ValueError(f"--sandbox {config.sandbox}: {error}") from None
+    sandbox.set_mode(config.sandbox)
+    if task.training_env.runs_programs:
+        sandbox.use_bubblewrap()  # or a refusal, before anything is loaded
     return ThreadPoolExecutor(threads()) if task.training_env.slow_scoring else None
 
 

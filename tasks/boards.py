@@ -14,7 +14,7 @@ import numpy as np
 
 from envs import Env, InfraError, Message, Reward
 from tasks import sandbox
-from tasks.fences import shorten
+from tasks.fences import extract_code, shorten
 
 Cell = tuple[int, int]  # (row, column), origin top left
 
@@ -147,6 +147,7 @@ class Board(Env):
         self.choose("tool", tool, "direct", "python")
         self.agents = workflows[workflow]
         self.tool, self.slow_scoring = tool, tool == "python"  # a program is worth a thread of its own
+        self.runs_programs = tool == "python" and workflow == "mas"
         self.fixed = False  # True for a level given as text
         self.done = self.solved = False
         self.proposal: str | None = None  # the tool user's answer of this turn, as the planner will see it
@@ -280,7 +281,7 @@ def _run_program(text: str) -> tuple[bool, bool, list | None, str]:
     """Run the fenced program of a response: was there one, did it run without an error, the answer that it printed, and
     the program and its result in words.
     """
-    code = sandbox.extract_code(text)
+    code = extract_code(text)
     if code is None:
         return False, False, None, "There was none: no fenced python block that can be read."
     result = sandbox.run_program(code, stdin="", timeout=TOOL_SECONDS)

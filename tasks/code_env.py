@@ -52,7 +52,7 @@ class CodeEnv(Env):
     problem order[s % len(problems)] of one fixed permutation.
     """
 
-    simultaneous = slow_scoring = True
+    simultaneous = slow_scoring = runs_programs = True
 
     def __init__(
         self,

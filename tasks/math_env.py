@@ -162,6 +162,7 @@ class MathEnv(Env):
             raise ValueError(f"timeout={timeout}: it must be positive")
         self.agents = _agents(workflow, reasoners, tool_users)
         self.simultaneous = workflow == "mas"
+        self.runs_programs = any(agent.startswith("tool_user") for agent in self.agents)
         self.problems: tuple[Question, ...]
         if data is not None:
             self.problems = load_problems(data, split, config)

@@ -6,6 +6,15 @@ import os
 import platform
 import tempfile
 import time
+from pathlib import Path
+
+import pytest
+
+from tasks import sandbox
+
+needs_bubblewrap = pytest.mark.skipif(
+    bool(sandbox._bubblewrap_problem()), reason=f"programs cannot run: {sandbox._bubblewrap_problem()}"
+)
 
 FORGE = "print('passed'); print('score: 1.0'); print('{\"status\": \"ok\", \"score\": 1}')\n"
 
@@ -186,31 +195,13 @@ HOSTILE |= {
     "holds locks": "import fcntl, os, time\nfcntl.flock(os.open(os.__file__, 0), fcntl.LOCK_EX); time.sleep(100)",
     "pipes full of memory": "import os, fcntl\nwhile True:\n r, w = os.pipe(); fcntl.fcntl(w, 1031, 1 << 20); os.write(w, bytes(1 << 20))",
 }
-WRAPPED = {
-    "plainly": "exec(CODE)",
-    "in a thread": "import threading\nt = threading.Thread(target=exec, args=(CODE, {'__name__': '__main__'})); t.start(); t.join()",
-    "in a child": "import os\nif os.fork() == 0:\n exec(CODE); os._exit(0)\nos.wait()",
-    "in an orphan": "import os\nif os.fork() == 0:\n os.setsid()\n if os.fork() == 0: exec(CODE)\n os._exit(0)\nos.wait()",
-    "at exit": "import atexit\natexit.register(exec, CODE, {'__name__': '__main__'})",
-    "deaf to signals": "import signal\nfor s in range(1, 32):\n if s not in (9, 19): signal.signal(s, signal.SIG_IGN)\nexec(CODE)",
-    "in a signal handler": "import signal\nsignal.signal(10, lambda *_: exec(CODE, {'__name__': '__main__'})); signal.raise_signal(10)",
-    "under a tracer": "import sys\nsys.setprofile(lambda *a: None); exec(CODE)",
-}
-
-
-def search(victim: str) -> dict[str, str]:
-    """More than 500 programs, none of which prints the right answer unless it gets what it must not."""
-    codes = {
-        f"{name}, {way}": f"CODE = {code!r}\n{wrap}"
-        for name, code in HOSTILE.items()
-        if name in BREACHES or "8" not in code
-        for way, wrap in WRAPPED.items()
-    }
-    return {name: code.replace("VICTIM", victim) for name, code in {**HOSTILE, **codes}.items()}
+# A safety catch: outside of a sandbox these would end every process of their user.
+CAGED = "import os\nif os.path.exists('/proc/1'): raise SystemExit('not in a sandbox')\n"
+HOSTILE = {name: CAGED + code for name, code in HOSTILE.items()}
 
 
 class Leftovers:
-    """Context manager that fails when anything outlives it: processes, zombies, files, descriptors, System V objects."""
+    """Context manager that fails when anything outlives it: processes, zombies, files, descriptors."""
 
     def __enter__(self):
         gc.collect()
@@ -225,21 +216,12 @@ class Leftovers:
 
     @staticmethod
     def count():
-        parents, users = {}, {}
-        for entry in map(int, filter(str.isdigit, os.listdir("/proc"))):
-            try:
-                with open(f"/proc/{entry}/stat") as file:
-                    parents[entry] = int(file.read().rpartition(")")[2].split()[1])
-                users[entry] = os.stat(f"/proc/{entry}").st_uid
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-        children = [entry for entry, parent in parents.items() if parent == os.getpid()]
-        # Orphans of the sandboxes of root. Those with a living supervisor belong to another run on this machine.
-        orphans = [entry for entry, user in users.items() if user >= 1 << 30 and parents[entry] == 1]
-        places = ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue")
-        files = [name for place in places if os.path.isdir(place) for name in os.listdir(place) if "hostile" in name]
+        children = [Path(f"/proc/self/task/{thread}/children").read_text() for thread in os.listdir("/proc/self/task")]
+        places = [place for place in ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue") if os.path.isdir(place)]
+        files = [name for place in places for name in os.listdir(place) if "hostile" in name]
         files += [name for name in os.listdir(tempfile.gettempdir()) if name.startswith("sandbox-")]
-        for kind in ("shm", "sem", "msg"):
-            with open(f"/proc/sysvipc/{kind}") as file:
-                files += [line for line in file if line.split()[0] == "77"]
-        return {"children": children, "orphans": orphans, "files": files, "fds": len(os.listdir("/proc/self/fd"))}
+        return {
+            "children": sorted(pid for pids in children for pid in pids.split()),
+            "files": files,
+            "fds": len(os.listdir("/proc/self/fd")),
+        }

@@ -12,6 +12,7 @@ import pytest
 from test_env_contract import CASES, CODE, IDS, MATH
 
 from envs import Env, Reward, make_env
+from tasks import sandbox
 from tools.check import check
 
 ROOT = Path(__file__).parent.parent
@@ -425,6 +426,8 @@ def test_our_tasks_have_no_mistake(task, workflow, options, tmp_path):
         (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         options = {**options, "data": str(tmp_path / "data.jsonl")}
     env = make_env(task, workflow, **options)
+    if env.runs_programs:
+        sandbox.use_bubblewrap()
     assert check(env.copy) == []
 
 

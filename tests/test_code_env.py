@@ -5,7 +5,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hostile import HOSTILE, Leftovers
+from hostile import HOSTILE, Leftovers, needs_bubblewrap
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -43,16 +43,12 @@ def test_a_broken_sandbox_changes_nothing(monkeypatch):
     assert env.program is None
 
 
-@pytest.mark.parametrize("limits", ["auto", "rlimit"])
-def test_no_hostile_program_scores(limits):
+@needs_bubblewrap
+def test_no_hostile_program_scores():
     """Expected 8 for input 7; "raised limits" prints 8 unless the sandbox refuses, and must be refused."""
-    sandbox.set_mode(limits)
-    try:
-        with Leftovers(), ThreadPoolExecutor(4) as pool:
-            grades = pool.map(lambda code: grade_program(code, PLUS_ONE, 0.5), HOSTILE.values())
-            assert [name for name, grade in zip(HOSTILE, grades, strict=True) if grade.score] == []
-    finally:
-        sandbox.set_mode("auto")
+    with Leftovers(), ThreadPoolExecutor(4) as pool:
+        grades = pool.map(lambda code: grade_program(code, PLUS_ONE, 0.5), HOSTILE.values())
+        assert [name for name, grade in zip(HOSTILE, grades, strict=True) if grade.score] == []
 
 
 # -------------------------------------------------------------------------------------------------------------- rewards

@@ -1,5 +1,7 @@
 """Finding the program in an answer: the one that was said, and never slowly, whatever a model wrote."""
 
+import warnings
+
 import pytest
 from helpers import seconds_at_most
 from hypothesis import given, settings
@@ -25,6 +27,24 @@ PROGRAMS = {  # answer -> its program
     "```python\nx\n```\n<think>\n```python\ny\n```\n</think>": "x\n",
     **{f"```python\nx = 'a{blank}b'\n```": f"x = 'a{blank}b'\n" for blank in "\u2028\u2029\x85\x0c\x1c"},
 }
+SAID = "Text\n```python\nprint(1)\n```\nmore\n"
+PROGRAMS |= {
+    SAID: "print(1)\n",
+    SAID + "```py\nprint(2)\n```": "print(2)\n",
+    SAID + "```python\nprint(2)\n": None,  # unclosed: cut off
+    SAID + "```text\n8\n```": "print(1)\n",
+    SAID + "```\n8\n```": "print(1)\n",
+    "<think>\n```python\nprint(3)\n</think>\n" + SAID: "print(1)\n",
+    "1. item\n   ```python\n   if 1:\n       print(1)\n   ```\n": "if 1:\n    print(1)\n",
+    "````python\nx = '''\n```\n'''\n````": "x = '''\n```\n'''\n",
+    "```Python3\r\nprint(1)\r\n```\r\n": "print(1)\r\n",
+    "```python\n```": None,
+    "print(1)": None,
+    "": None,
+    "```python\n" + "(" * 5000 + "\n```": None,
+    "```python\nx = " + "-" * 90_000 + "1\n```": None,
+    "```python\na = '\0'\n```": None,
+}
 FLOODS = ["~" * 40_000 + "`", "`" * 40_000 + "x`", "```python\n" * 20_000, "```python\n```\n" * 10_000]
 FLOODS += [(" " * 1000 + "~~\n") * 200, "```python\n" + "x;" * 14_000 + "\n```\n", "```python\n)\n```\n" * 10_000]
 FLOODS += [
@@ -35,9 +55,16 @@ FLOODS += [
 FLOODS += ["```python\n" + ("\t" * 300 + "x\n") * 300 + "```", "~~~~\n```\n" * 20_000, "<think>" * 50_000]
 
 
-@pytest.mark.parametrize("answer", PROGRAMS)
+@pytest.mark.parametrize("answer", PROGRAMS, ids=lambda answer: repr(answer[:20]))
 def test_the_program_of_an_answer(answer):
     assert extract_code(answer) == PROGRAMS[answer]
+
+
+def test_no_warning_is_printed_about_a_models_code():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.filterwarnings("ignore", module="<answer>")
+        assert extract_code("```python\nprint('\\d')\n```") == "print('\\d')\n"
+    assert not caught
 
 
 @pytest.mark.parametrize("flood", FLOODS, ids=lambda flood: repr(flood[:20]))

@@ -892,7 +892,6 @@ def fake_sandbox(monkeypatch, status="ok", stdout="", stderr=""):
         return types.SimpleNamespace(status=status, stdout=stdout, stderr=stderr)
 
     module.run_program = run_program
-    module.extract_code = lambda text: next(iter(re.findall(r"```python\n(.*?)```", text, re.S)), None)
     monkeypatch.setattr(boards, "sandbox", module)
     return module
 
@@ -1028,7 +1027,7 @@ def test_what_agents_see_of_a_program_is_short(monkeypatch):
     env, _ = board("plan_path", tool="python")
     before = len(prompt(env))
     fake_sandbox(monkeypatch, "error", "", "E" * 50_000 + "ValueError: the end")
-    env.step("tool_user", "```python\n" + "#" * 50_000 + "\nlast_line()\n```")
+    env.step("tool_user", "```python\n" + "#" * 20_000 + "\nlast_line()\n```")
     for agent in env.agents:
         assert len(prompt(env, agent)) < before + boards.MAX_PROGRAM + boards.MAX_OUTPUT + 100
         assert "ValueError: the end" in prompt(env, agent)

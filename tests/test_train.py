@@ -377,6 +377,13 @@ def test_ranks_of_a_machine_share_its_cores(monkeypatch):
         assert prepare.scoring_pool(config, prepare.task_of(config))._max_workers == threads
 
 
+def test_programs_without_bubblewrap_are_refused_at_the_start_with_both_ways_out(tmp_path, monkeypatch):
+    monkeypatch.setattr("tasks.sandbox._bubblewrap_problem", lambda: "there is no bwrap")
+    message = refuses(*SMALL, "--env-options", "tool=python", "--output-dir", str(tmp_path))
+    assert "there is no bwrap. Install bubblewrap" in message
+    assert "--sandbox rlimit" in message
+
+
 AGENTS = ("tool_user", "planner")
 
 

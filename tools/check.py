@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from envs import Env, InfraError, Reward, make_env
+from tasks import sandbox
 from tasks.levels import HELD_OUT_SEEDS, list_options, parse_pairs
 from tasks.registry import in_one_line
 
@@ -303,8 +304,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("options", nargs="*", metavar="KEY=VALUE", help="options of the task")
     parser.add_argument("--workflow", default="mas")
     parser.add_argument("--data", metavar="FILE", help="problems, for a task that reads them")
+    parser.add_argument("--sandbox", choices=("auto", "rlimit"), default="auto", help="as in train.py")
     given = parser.parse_args(arguments)
     try:
+        sandbox.set_mode(given.sandbox)
         options = parse_pairs(given.task, given.options) | ({"data": given.data} if given.data else {})
         found = check(lambda: make_env(given.task, given.workflow, **options), given.task)
     except ValueError as error:

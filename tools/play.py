@@ -10,6 +10,7 @@ from typing import Any
 
 from envs import TASKS, Env, InfraError, Message, Reward, make_env, mixed_reward
 from sampling.requests import Request, request_seed
+from tasks import sandbox
 from tasks.boards import parse_answer
 from tasks.levels import parse_pairs
 from tasks.registry import located
@@ -142,7 +143,7 @@ def load(given: argparse.Namespace) -> tuple[Env, Ask, int]:
     from records.parts import part_of_run
 
     argv = [given.team]
-    for option in ("workflow", "max_turns"):
+    for option in ("workflow", "max_turns", "sandbox"):
         argv += [f"--{option.replace('_', '-')}={vars(given)[option]}"] if vars(given)[option] else []
     argv += ["--eval-data", given.data] if given.data else []
     argv += ["--env-options", *given.options] if given.options else []
@@ -181,8 +182,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--candidates", type=int, default=0, metavar="K",
         help="the team draws K answers, shows their rewards and takes the best (default: its greedy answer)",
     )  # fmt: skip
+    parser.add_argument("--sandbox", choices=("auto", "rlimit"), help="where programs run, as in train.py")
     given = parser.parse_args(arguments)
     try:
+        sandbox.set_mode(given.sandbox or "auto")
         if given.team:
             env, ask, turns = load(given)
         else:
@@ -191,6 +194,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             options: dict[str, Any] = parse_pairs(given.task, given.options)
             options |= {name: vars(given)[name] for name in ("workflow", "data") if vars(given)[name] is not None}
             env, ask, turns = make_env(given.task, **options).reset(seed=given.seed), None, given.max_turns
+        if env.runs_programs:
+            sandbox.use_bubblewrap()
         if unknown := set(given.roles) - set(env.agents):
             raise ValueError(f"--as {' '.join(sorted(unknown))}: the roles are {', '.join(env.agents)}")
     except (ValueError, OSError, ImportError) as error:
