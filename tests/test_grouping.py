@@ -38,6 +38,7 @@ def test_environments_are_not_pooled():
     samples = [make_sample(reward, key=(env, 0, "a")) for env, reward in ((0, 0), (1, 5), (0, 1), (1, 5))]
     assign_advantages(group_samples(samples))
     assert [sample.advantage for sample in samples] == pytest.approx([-HALF, 0, HALF, 0], abs=1e-5)
+    assert [sample.reward for sample in samples] == [0, 5, 1, 5], "rewards stay what they were"
 
 
 def test_advantage_uses_the_sample_deviation():
@@ -103,17 +104,6 @@ def test_fewer_than_two_scored_candidates_teach_nothing(valid):
     assert counts == {"groups": 1, "trained": 0, "constant": 0, "singleton": 1, "invalid": valid.count(False)}
 
 
-def test_rewards_stay_what_they_were():
-    samples = [make_sample(reward) for reward in (0.25, 1.75)]
-    assign_advantages(group_samples(samples))
-    assert [sample.reward for sample in samples] == [0.25, 1.75]
-
-
-def test_a_group_of_different_prompts_raises():
-    with pytest.raises(ValueError, match="different prompts"):
-        group_samples([make_sample(prompt=[1, 2]), make_sample(prompt=[1, 3])])
-
-
 def test_trajectories_may_mix_prompts_and_weigh_the_same_whatever_their_length():
     # returns 1, 0, 0: mean 1/3, deviation sqrt(((2/3)^2 + 2 (1/3)^2) / 2) = 0.577350; by samples the mean would be 3/5
     rows = [(0, 1.0), (1, 0.0), (0, 1.0), (2, 0.0), (0, 1.0)]
@@ -147,19 +137,18 @@ def test_keys_read_what_they_say():
     assert trajectory_key(sample) == 3
 
 
-def test_unknown_normalisation_raises():
-    with pytest.raises(ValueError, match="'median'"):
-        advantages([0.0, 1.0], "median")
-
-
-def test_a_sample_with_ids_and_logprobs_of_different_length_raises_with_both():
-    with pytest.raises(ValueError, match="3 response ids but 1 log-probs"):
-        make_sample(response=[1, 2, 3], logprobs=[-1.0])
-
-
-def test_an_empty_response_raises():
-    with pytest.raises(ValueError, match="empty response"):
-        make_sample(response=[])
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: advantages([0.0, 1.0], "median"), "'median'"),
+        (lambda: make_sample(response=[1, 2, 3], logprobs=[-1.0]), "3 response ids but 1 log-probs"),
+        (lambda: make_sample(response=[]), "empty response"),
+        (lambda: group_samples([make_sample(prompt=[1, 2]), make_sample(prompt=[1, 3])]), "different prompts"),
+    ],
+)
+def test_what_cannot_be_compared_raises(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
 rewards_lists = st.lists(st.integers(0, 20), min_size=2, max_size=8).map(lambda values: [v / 10 for v in values])

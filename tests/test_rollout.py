@@ -76,7 +76,9 @@ def test_the_planner_sees_the_committed_proposal_of_the_same_turn():
 
 
 def test_every_agent_gets_a_group_with_spread_at_every_turn():
-    result, _ = tree([Toy(), Toy()], digits, k=4, turns=3)
+    result, engine = tree([Toy(), Toy()], digits, k=4, turns=3)
+    assert len(engine.requests) == 2 * 2 * 3
+    assert len(result.samples) == 4 * len(engine.requests), "K * N * T generations an environment"
     groups = group_samples(result.samples)
     assert list(groups) == [
         GroupKey(env, turn, agent) for env in (0, 1) for turn in range(3) for agent in ("ann", "bob")
@@ -86,12 +88,6 @@ def test_every_agent_gets_a_group_with_spread_at_every_turn():
     for group in groups.values():
         assert len(group) == 4
         assert len({sample.advantage for sample in group}) == 4
-
-
-def test_cost_is_k_times_agents_times_turns():
-    result, engine = tree([Toy(), Toy()], digits, k=4, turns=3)
-    assert len(engine.requests) == 2 * 2 * 3
-    assert len(result.samples) == 4 * len(engine.requests)
 
 
 def test_candidates_never_share_state():
@@ -175,33 +171,23 @@ def test_a_reward_that_is_no_number_raises():
         tree([Toy()], lambda request, k: "nan" if k else "1")
 
 
-@pytest.mark.parametrize("short", [0, 1, 4])
-def test_an_engine_that_returns_too_few_lists_raises_with_both_numbers(short):
+@pytest.mark.parametrize(
+    ("generate", "message"),
+    [
+        (lambda engine, requests: engine(requests, 3)[:1], "returned 1 lists for 2 requests"),
+        (lambda engine, requests: engine(requests, 3) * 2, "returned 4 lists for 2 requests"),
+        (lambda engine, requests: engine(requests, 2), "returned 2 completions for agent ann, expected 3"),
+        (lambda engine, requests: engine(requests, 5), "returned 5 completions for agent ann, expected 3"),
+        (lambda *_: [[Completion([49, 50], [-1.0], "stop")] * 3] * 2, "2 response ids but 1 log-probs"),
+    ],
+)
+def test_an_engine_that_returns_something_else_raises_with_both_numbers(generate, message):
     engine = ScriptedEngine(digits)
-    with pytest.raises(ValueError, match=f"returned {short} lists for 2 requests"):
+    texts = {"encode": engine.encode, "decode": engine.decode}
+    with pytest.raises(ValueError, match=message):
         rollout_tree(
-            [Toy(), Toy()], lambda requests, n: (engine(requests, n) * 2)[:short], encode=engine.encode,
-            decode=engine.decode, num_candidates=3, max_turns=1,
-        )  # fmt: skip
-
-
-@pytest.mark.parametrize("number", [1, 2, 5])
-def test_an_engine_that_returns_another_number_of_completions_raises_with_both(number):
-    engine = ScriptedEngine(digits)
-    with pytest.raises(ValueError, match=f"returned {number} completions for agent ann, expected 3"):
-        rollout_tree(
-            [Toy()], lambda requests, n: engine(requests, number), encode=engine.encode, decode=engine.decode,
-            num_candidates=3, max_turns=1,
-        )  # fmt: skip
-
-
-def test_ids_and_logprobs_of_different_length_raise_with_both():
-    broken = [Completion([49, 50], [-1.0], "stop")] * 2
-    with pytest.raises(ValueError, match="2 response ids but 1 log-probs"):
-        rollout_tree(
-            [Toy()], lambda requests, n: [broken], encode=ScriptedEngine.encode, decode=ScriptedEngine.decode,
-            num_candidates=2, max_turns=1,
-        )  # fmt: skip
+            [Toy(), Toy()], lambda requests, n: generate(engine, requests), **texts, num_candidates=3, max_turns=1
+        )
 
 
 def test_a_prompt_without_room_for_an_answer_ends_its_environment_only():
