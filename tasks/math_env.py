@@ -19,7 +19,6 @@ How answers are found and compared: `math_equal.py`.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -41,53 +40,34 @@ WORK_SHOWN = 1_000  # characters of a response (its reasoning or program) that o
 
 @dataclass(frozen=True)
 class Question:
-    """One task: the question as shown, its gold answer, and how far a number may be from it (see `math_equal`)."""
+    """One task: the question as shown, its gold answer, and how far numbers may be from it (see `math_equal`)."""
 
     question: str
     answer: str
-    tolerance: float | tuple[float, ...] | None = None
+    tolerance: tuple[float, ...] = ()
 
 
 def read_problem(row: dict[str, Any]) -> Question:
-    """One row of a data set; its fields determine its format. ValueError, naming the field, when none fits.
+    """One row of a data set; its fields tell its format (docs/data.md). ValueError, naming the field, if none fits.
 
-    | data | question | answer |
-    |---|---|---|
-    | GSM8K | `question` | the number after `####` in `answer` |
-    | AIME, MATH-500, DeepScaleR, Polaris | `problem` | `answer` (text or number) |
-    | OlympiadBench | `question` or `problem` | `final_answer` (a list) or `answer`; `error` is the tolerance |
-    | MATH | `problem` | the box in `solution` |
-    | plain | `question`, `problem` or `prompt` | `answer` |
+    The gold is all of a list, what follows `####` in a text, or the last box of a `solution`.
     """
     fields = {str(name).lower(): value for name, value in row.items() if value not in (None, "", [])}
     asked = next((name for name in ("question", "problem", "prompt") if name in fields), "question")
     told = next((name for name in ("final_answer", "answer", "solution") if name in fields), "answer")
-    question, answers = fields.get(asked), fields.get(told)
-    if not isinstance(question, str) or not question.strip():
-        raise ValueError(
-            f"no mathematics problem: a text in the field {asked!r} is missing (fields: {', '.join(fields)})"
-        )
-    answers = answers if isinstance(answers, list) else [answers]
-    if not all(isinstance(answer, str | int | float) and not isinstance(answer, bool) for answer in answers):
-        raise ValueError(f"no mathematics problem: a text or number in the field {told!r} is missing")
+    answers = fields.get(told) if isinstance(fields.get(told), list) else [fields.get(told)]
+    for field, values in ((asked, [fields.get(asked)]), (told, answers)):
+        kinds = str if field == asked else str | int | float
+        if not all(isinstance(value, kinds) and not isinstance(value, bool) and str(value).strip() for value in values):
+            raise ValueError(
+                f"no mathematics problem: field {field!r} is missing or no text (fields: {', '.join(fields)})"
+            )
     gold = ", ".join(map(str, answers))
     gold = (extract_answer(gold) or "") if told == "solution" else gold.rpartition("####")[2].strip()
-    if not gold or gold in ("nan", "inf", "-inf"):
-        raise ValueError(f"no mathematics problem: empty answer in the field {told!r}")
-    return Question(question.strip(), gold, _tolerance(fields.get("error")))
-
-
-def _tolerance(value: Any) -> float | tuple[float, ...] | None:
-    """OlympiadBench: nothing, 1e-1, or "1e-1,1e-2" for the elements of a list."""
-    if value is None:
-        return None
-    try:
-        parts = [float(part) for part in str(value).split(",")]
-    except ValueError:
-        parts = []
-    if not parts or not all(0 <= part < math.inf for part in parts):
-        raise ValueError(f"no mathematics problem: field 'error': expected a tolerance, got {str(value)[:80]!r}")
-    return parts[0] if len(parts) == 1 else tuple(parts)
+    if gold in ("", "nan", "inf", "-inf"):
+        raise ValueError(f"no mathematics problem: field {told!r} has no answer")
+    error = str(fields.get("error", ""))  # OlympiadBench: 1e-1, or "1e-1,1e-2" for the elements of a list
+    return Question(fields[asked].strip(), gold, tuple(float(part) for part in error.split(",") if part))
 
 
 @lru_cache(maxsize=8)
@@ -130,12 +110,12 @@ def _agents(workflow: str, reasoners: int, tool_users: int) -> tuple[str, ...]:
 
 
 class MathEnv(Env):
-    """One question, answered by a team (workflows: see the top of this file).
+    """One question, answered by a team.
 
-    Rewards, all in [0, 1]. Team: 1 if the agent's answer is right, as if it were the team's answer. Local: reasoner and
-    judge .2 for an answer in a box, .8 if it is right; tool user .1 for a program that parses, .1 if it ends well and
-    prints an answer that can be read, .8 if that is right. InfraError when the program or the comparison could not run
-    for reasons of ours; the state is then unchanged.
+    Rewards, all in [0, 1]. Team: 1 if the agent's answer is right, as if it were the team's. Local: reasoner and judge
+    .2 for an answer in a box, .8 if it is right; tool user .1 for a program that parses, .1 if it ends well and prints
+    an answer that can be read, .8 if that is right. InfraError when program or comparison could not run through no
+    fault of the agent; the state is then unchanged.
 
     Options: `data`, a file or hub id (with `split` and `config`), or `problems`, a sequence of `Question` or of rows as
     in a file; `timeout`, seconds for a tool user's program; `reasoners` and `tool_users`, how many of each an ensemble

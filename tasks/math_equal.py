@@ -60,7 +60,7 @@ def extract_answer(text: str) -> str | None:
         if mark["bare"]:
             place = mark.start("bare"), mark.start("bare") + len(mark["bare"].rstrip(".,;:)"))
         elif mark["comment"]:
-            resume = (text.find("\n", mark.end()) % (len(text) + 1)) if not opened else 0
+            resume = resume if opened else text.find("\n", mark.end()) % (len(text) + 1)
         elif mark[0] == "}":
             box, start = opened.pop() if opened else (-1, 0)
             first = _BLANKS.match(text, start).end()
@@ -86,23 +86,23 @@ class _Worker:
     def __init__(self) -> None:
         root = str(Path(__file__).resolve().parent.parent)
         program = f"import sys; sys.path.insert(0, {root!r}); from tasks.math_rules import serve; serve({LIMIT})"
+        command, pipe = [sys.executable, "-c", program], subprocess.PIPE
         # A session of its own: an interrupt from the keyboard is ours to handle.
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", program], stdin=pipe, stdout=pipe, start_new_session=True
-        )
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True)
         if self.read(60) != b"ready\n":
-            self.kill()
+            self.process.kill()
             raise InfraError("a worker for mathematics did not start (is sympy installed?); see its error above")
 
     def read(self, seconds: float) -> bytes:
         """One line; b"" when the process has ended, or time is up."""
+        assert self.process.stdout
         poll = select.poll()
         poll.register(self.process.stdout, select.POLLIN)
         return self.process.stdout.readline() if poll.poll(seconds * 1000) else b""
 
     def ask(self, *question: object) -> bool | None:
         """The verdict, or None if the process did not survive the question."""
+        assert self.process.stdin
         try:
             self.process.stdin.write(json.dumps(question).encode() + b"\n")
             self.process.stdin.flush()
@@ -110,25 +110,19 @@ class _Worker:
         except (OSError, ValueError):
             return None
 
-    def kill(self) -> int:
-        """Ends the process; its exit code."""
-        self.process.kill()
-        self.process.stdout.close()
-        return self.process.wait()
-
 
 _idle: queue.LifoQueue[_Worker | None] = queue.LifoQueue()  # last in, first out: warm workers before new ones
 
 
-def _no_workers() -> None:
-    global _idle
+def _start_over() -> None:
+    global _idle  # a forked child must not talk through its parent's pipes
     _idle = queue.LifoQueue()
     for _ in range(WORKERS):
         _idle.put(None)
 
 
-_no_workers()
-os.register_at_fork(after_in_child=_no_workers)  # a forked child must not talk through its parent's pipes
+_start_over()
+os.register_at_fork(after_in_child=_start_over)
 
 
 def _ask(*question: object) -> bool:
@@ -137,11 +131,13 @@ def _ask(*question: object) -> bool:
         worker, verdict = _idle.get(), None
         try:
             if worker is None or worker.process.poll() is not None:
+                worker = None
                 worker = _Worker()
             verdict = worker.ask(*question)
         finally:
             if verdict is None and worker is not None:  # interrupted: a late reply must not answer another question
-                worker.kill()
+                worker.process.kill()
+                worker.process.wait()
             _idle.put(None if verdict is None else worker)
         if verdict is not None or worker.process.returncode == -signal.SIGPROF:
             break
@@ -160,7 +156,7 @@ def _equal(gold: str, answer: str, tolerance: tuple[float, ...]) -> bool:
     return _ask(gold, answer, tolerance)
 
 
-def math_equal(*, gold: str, answer: str, tolerance: float | Sequence[float] | None = None) -> bool:
+def math_equal(*, gold: str, answer: str, tolerance: float | Sequence[float] = ()) -> bool:
     """Does the answer equal the gold? Both bare (`\\frac12`) or in a box. Keywords only: it is not symmetric.
 
     `tolerance`: how far a number may be from the gold's, if the problem says so; several are for a list's elements.
@@ -171,24 +167,17 @@ def math_equal(*, gold: str, answer: str, tolerance: float | Sequence[float] | N
     gold, answer = ((extract_answer(text) or text).strip() for text in (gold, answer))
     if max(len(gold), len(answer)) > MAX_LENGTH:
         return gold.split() == answer.split()
-    tolerances = () if tolerance is None else (tolerance,) if isinstance(tolerance, int | float) else tuple(tolerance)
-    return _equal(clean(gold), clean(answer), tolerances)
+    return _equal(clean(gold), clean(answer), (tolerance,) if isinstance(tolerance, float) else tuple(tolerance))
 
 
-def score_answers(
-    texts: Sequence[str], golds: Sequence[str], tolerance: Sequence[float | Sequence[float] | None] | None = None
-) -> list[float]:
-    """1.0 where the response commits to an answer equal to its gold, else 0.0. Parallel; raises as `math_equal`.
+def score_answers(texts: Sequence[str], golds: Sequence[str]) -> list[float]:
+    """1.0 where the response commits to an answer equal to its gold, else 0.0. Parallel; raises as `math_equal`."""
+    if len(texts) != len(golds):
+        raise ValueError(f"score_answers: {len(texts)} texts but {len(golds)} golds")
 
-    `tolerance`: one for each gold, as in `math_equal`.
-    """
-    tolerances = [None] * len(golds) if tolerance is None else tolerance
-    if not len(texts) == len(golds) == len(tolerances):
-        raise ValueError(f"score_answers: {len(texts)} texts but {len(golds)} golds and {len(tolerances)} tolerances")
-
-    def score(text: str, gold: str, tolerance: float | Sequence[float] | None) -> float:
+    def score(text: str, gold: str) -> float:
         answer = extract_answer(text)
-        return float(answer is not None and math_equal(gold=gold, answer=answer, tolerance=tolerance))
+        return float(answer is not None and math_equal(gold=gold, answer=answer))
 
     with ThreadPoolExecutor(WORKERS) as threads:
-        return list(threads.map(score, texts, golds, tolerances))
+        return list(threads.map(score, texts, golds))
