@@ -155,14 +155,13 @@ class MathEnv(Env):
         self._start(self.problems[self.order[0]])
 
     def _start(self, problem: Question) -> None:
-        # All state is immutable values, replaced and never changed in place: then a shallow copy is a copy.
+        # All state is replaced and never changed in place: then a shallow copy is a copy.
         self.problem = problem
         self.done = self.solved = False
-        nothing = ("",) * len(self.agents)  # tuples of this class are in the order of the agents
-        self.answers: tuple[str | None, ...] = (None,) * len(self.agents)  # of this turn
-        self.work = nothing  # of this turn: reasoning, or program and output, as others see it
-        self.previous: tuple[tuple[str | None, ...], tuple[str, ...]] | None = None  # answers and work, a turn ago
-        self.failures = nothing  # what went wrong with an agent's last response
+        self.answers: dict[str, str | None] = {}  # of this turn, by agent
+        self.work: dict[str, str] = {}  # of this turn: reasoning, or program and output, as others see it
+        self.previous: tuple[dict[str, str | None], dict[str, str]] | None = None  # answers and work, a turn ago
+        self.failures: dict[str, str] = {}  # what went wrong with an agent's last response
 
     def reset(self, seed: int) -> MathEnv:
         self._start(self.problems[self.order[seed % len(self.order)]])
@@ -177,21 +176,21 @@ class MathEnv(Env):
         return [self.agents[:-1], self.agents[-1:]] if self.agents[-1] == "judge" else super().stages
 
     def observe(self, agent: str) -> list[Message]:
-        me = self._index(agent)
+        self._check(agent)
         role = agent.rstrip("_0123456789")
         parts = [self.problem.question]
         if self.previous is not None:
-            parts.append("The previous turn:\n\n" + self._shown(*self.previous, range(len(self.agents))))
-            if self.failures[me]:
-                parts.append(f"Your last response failed: {self.failures[me]}")
+            parts.append("The previous turn:\n\n" + self._shown(*self.previous))
+            if self.failures.get(agent):
+                parts.append(f"Your last response failed: {self.failures[agent]}")
         if role == "judge":
-            parts.append("This turn:\n\n" + self._shown(self.answers, self.work, range(me)))
+            parts.append("This turn:\n\n" + self._shown(self.answers, self.work))
         elif self.previous is not None:
             parts.append("All of this may be wrong. Check it and answer again.")
         return [{"role": "system", "content": _ROLES[role]}, {"role": "user", "content": "\n\n".join(parts)}]
 
     def step(self, agent: str, text: str) -> Reward:
-        me = self._index(agent)
+        self._check(agent)
         if self.done:
             return Reward(0.0, 0.0, {"format": 0.0})
         if agent.startswith("tool_user"):
@@ -204,18 +203,17 @@ class MathEnv(Env):
             local = 0.2 * info["format"]
         gold, tolerance = self.problem.answer, self.problem.tolerance
         right = answer is not None and math_equal(gold=gold, answer=answer, tolerance=tolerance)
-        answers, works = _replaced(self.answers, me, answer), _replaced(self.work, me, work)
-        last = me == len(self.agents) - 1
+        answers, works = self.answers | {agent: answer}, self.work | {agent: work}
+        last = agent == self.agents[-1]
         agreed = last and self._agreed(answers)
 
         # Everything that can fail is behind us: change the state.
-        self.answers, self.work, self.failures = answers, works, _replaced(self.failures, me, failure)
+        self.answers, self.work, self.failures = answers, works, self.failures | {agent: failure}
         if agent in ("reasoner", "judge"):
             self.solved = right
         if last:
-            self.done = agreed
-            self.previous = answers, works
-            self.answers, self.work = (None,) * len(self.agents), ("",) * len(self.agents)
+            self.done, self.previous = agreed, (answers, works)
+            self.answers, self.work = {}, {}
         return Reward(float(right), local + 0.8 * right, info | {"right": float(right)})
 
     def _run(self, text: str) -> tuple[str | None, str, str, dict[str, float]]:
@@ -236,30 +234,28 @@ class MathEnv(Env):
             return None, f"{program}\nIt failed.", failure, {"format": 1.0, "executes": 0.0}
         return answer, f"{program}\nIt printed:\n{shorten(printed, SHOWN)}", "", {"format": 1.0, "executes": 1.0}
 
-    def _agreed(self, answers: tuple[str | None, ...]) -> bool:
+    def _agreed(self, answers: dict[str, str | None]) -> bool:
         """Did all give the same answer? An agent alone must repeat its previous one."""
-        if len(answers) == 1:
-            answers = (*answers, *(self.previous[0] if self.previous else (None,)))
-        first, *rest = answers
+        given = [answers.get(agent) for agent in self.agents]
+        if len(given) == 1:
+            given += self.previous[0].values() if self.previous else [None]
+        first, *rest = given
         # Both ways round: equality with a gold is not symmetric.
         return first is not None and all(
             answer is not None and math_equal(gold=first, answer=answer) and math_equal(gold=answer, answer=first)
             for answer in rest
         )
 
-    def _shown(self, answers: tuple[str | None, ...], work: tuple[str, ...], members: Sequence[int]) -> str:
+    def _shown(self, answers: dict[str, str | None], work: dict[str, str]) -> str:
         """Each agent's answer, and below it how the agent found it."""
-        shown = ((self.agents[i], (answers[i] or "no answer")[:SHOWN], work[i]) for i in members)
+        shown = (
+            (agent, (answers[agent] or "no answer")[:SHOWN], work[agent]) for agent in self.agents if agent in answers
+        )
         return "\n\n".join(f"{agent}: {answer}\n{text}".strip() for agent, answer, text in shown)
 
-    def _index(self, agent: str) -> int:
+    def _check(self, agent: str) -> None:
         if agent not in self.agents:
             raise ValueError(f"unknown agent {agent!r}: this environment has {', '.join(self.agents)}")
-        return self.agents.index(agent)
-
-
-def _replaced(values: tuple[Any, ...], index: int, value: Any) -> tuple[Any, ...]:
-    return (*values[:index], value, *values[index + 1 :])
 
 
 def _printed_answer(printed: str) -> str | None:

@@ -27,6 +27,7 @@ from envs import InfraError
 from tasks.fences import visible
 from tasks.math_text import clean
 
+MAX_READ = 100_000  # characters at the end of a response in which an answer is sought
 MAX_LENGTH = 300  # characters that are read as mathematics; a longer text equals only itself
 LIMIT = 2  # seconds of a worker's CPU, after which an answer is not equal
 PATIENCE = 30  # seconds by the clock for the same, on a busy machine
@@ -50,7 +51,7 @@ def extract_answer(text: str) -> str | None:
     Thoughts are ignored (`fences.visible`), and so is a box in a TeX comment. Without a box, a last line `#### 42`
     counts too (the GSM8K notation). Numbers in prose never do.
     """
-    text = visible(text).strip()
+    text = visible(text).strip()[-MAX_READ:]
     place, outside = (0, 0), (-1, -1)  # of the answer, and of the boxes around nothing else; texts would cost copies
     opened: list[tuple[int, int]] = []  # for every brace still open: where its box starts (or -1), and its content
     resume = 0

@@ -66,10 +66,6 @@ def same(gold: Tokens, answer: Tokens, tolerance: Tolerance = (), top: bool = Fa
         related = _cut(g, *_RELATIONS)[1] or _cut(a, *_RELATIONS)[1]
         return _same_relation(gold, answer) if related else _same_quantity(g, a, tolerance)
     tolerances = [(t,) for t in tolerance] if len(tolerance) == len(golds) else [tolerance] * len(golds)
-    if g_kind == a_kind == "{}":  # repetition does not matter in a set
-        golds, answers = (
-            [e for at, e in enumerate(s) if not any(same(e, o) for o in s[:at])] for s in (golds, answers)
-        )
     if len(golds) != len(answers):
         return False
     if g_kind == a_kind in ("cup", "{}", "") or (top and {g_kind, a_kind} == {"", "{}"}):
@@ -295,11 +291,7 @@ def _same_quantity(gold: Tokens, answer: Tokens, tolerance: Tolerance) -> bool:
     if len(golds) + len(answers) == 3 and not any(clocks):  # 3:4 is the fraction 3/4, but 11:00 is no fraction
         golds, answers = ([*side, "1"][:2] for side in (golds, answers))
     g_parts, a_parts = ([parse(part) for part in side] for side in (golds, answers))
-    if (
-        len(golds) != len(answers)
-        or None in (*g_parts, *a_parts)
-        or any(p.is_zero for p in (*g_parts[1:], *a_parts[1:]))
-    ):
+    if len(golds) != len(answers) or None in g_parts + a_parts or 0 in g_parts[1:] + a_parts[1:]:
         return False
     places = combinations(range(len(golds)), 2)
     return all(same_value(g_parts[i] * a_parts[j], a_parts[i] * g_parts[j]) for i, j in places)

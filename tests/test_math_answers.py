@@ -97,17 +97,9 @@ def test_long_answers_are_found_whole():
 
 
 def test_score_answers_reads_whole_responses():
-    texts = [
-        r"\boxed{\frac27}",
-        "2/7",
-        "#### -6",
-        "#### 6",
-        r"<think>\boxed{1}</think>",
-        r"\boxed{1080}",
-        r"\boxed{0.625}",
-    ]
-    golds = [r"\boxed{\frac27}", "2/7", "-6", "-6", "1", "She has 1080.\n#### 1,080", "5/8"]
-    assert score_answers(texts, golds) == [1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0]
+    texts = [r"\boxed{\frac27}", "2/7", "#### -6", "#### 6", r"<think>\boxed{1}</think>", r"\boxed{1080}"]
+    golds = [r"\boxed{\frac27}", "2/7", "-6", "-6", "1", "She has 1080.\n#### 1,080"]
+    assert score_answers(texts, golds) == [1.0, 0.0, 1.0, 0.0, 0.0, 1.0]
     assert score_answers([], []) == []
     with pytest.raises(ValueError, match="2 texts but 1 golds"):
         score_answers(["a", "b"], ["a"])
@@ -180,9 +172,8 @@ HOSTILE = {
 
 def test_hostile_answers_cost_their_limit_and_the_workers_go_on():
     start = time.monotonic()
-    assert score_answers([rf"\boxed{{{answer}}}" for answer in HOSTILE.values()], ["7"] * len(HOSTILE)) == [0.0] * len(
-        HOSTILE
-    )
+    scores = score_answers([rf"\boxed{{{answer}}}" for answer in HOSTILE.values()], ["7"] * len(HOSTILE))
+    assert not any(scores)
     assert not any(math_equal(gold="7x", answer=answer) for answer in HOSTILE.values())
     assert time.monotonic() - start < 60
     assert math_equal(gold=r"\sqrt{8}", answer=r"2\sqrt{2}")
@@ -255,37 +246,17 @@ if "kill" in sys.argv:
 DATA = os.environ.get("AT_GRPO_DATA")
 
 
-def benchmark(name):
-    if not DATA:
-        pytest.skip("AT_GRPO_DATA names no folder with the benchmark files")
-    with open(Path(DATA) / f"{name}.jsonl", encoding="utf-8") as lines:
-        return [json.loads(line)["answer"].rpartition("####")[2].strip() for line in lines]
-
-
-@pytest.mark.parametrize(
-    ("name", "every"), [("aime24", 1), ("aime25", 1), ("math500", 8), ("olympiadbench", 8), ("gsm8k_test", 1)]
-)
-def test_golds_of_the_benchmarks(name, every):
-    check_golds(benchmark(name), every)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["math500", "olympiadbench", "gsm8k_train"])
-def test_golds_of_the_benchmarks_all(name):
-    check_golds(benchmark(name), 1)
-
-
-def check_golds(golds, every):
+@pytest.mark.skipif(not DATA, reason="AT_GRPO_DATA names no folder with the benchmark files")
+@pytest.mark.parametrize("name", ["aime24", "aime25", "math500", "olympiadbench", "gsm8k_test", "gsm8k_train"])
+def test_golds_of_the_benchmarks(name):
     """Every gold equals itself in a box, also with more spaces; no gold equals the next one, if that is different."""
-    pairs = list(pairwise(golds))[::every]
-    first = [gold for gold, _ in pairs]
-    spaced = [gold.replace("(", "( ").replace("+", " + ").replace("=", " = ") for gold in first]
-    for spelling in (first, spaced):
-        scores = score_answers([rf"So it is \boxed{{{gold}}}." for gold in spelling], first)
-        assert [gold for gold, score in zip(first, scores, strict=True) if score != 1] == []
+    with open(Path(DATA or "") / f"{name}.jsonl", encoding="utf-8") as lines:
+        golds = [json.loads(line)["answer"].rpartition("####")[2].strip() for line in lines]
+    spaced = [gold.replace("(", "( ").replace("+", " + ").replace("=", " = ") for gold in golds]
+    for spelling in (golds, spaced):
+        scores = score_answers([rf"So it is \boxed{{{gold}}}." for gold in spelling], golds)
+        assert [gold for gold, score in zip(golds, scores, strict=True) if score != 1] == []
     # 5 and x=5 follow each other in MATH-500: spelled differently, but equal
-    different = [pair for pair in pairs if clean(pair[0]) != clean(pair[1]) and pair != ("5", "x=5")]
-    scores = score_answers(
-        [rf"So it is \boxed{{{answer}}}." for _, answer in different], [gold for gold, _ in different]
-    )
-    assert [pair for pair, score in zip(different, scores, strict=True) if score != 0] == []
+    pairs = [pair for pair in pairwise(golds) if clean(pair[0]) != clean(pair[1]) and pair != ("5", "x=5")]
+    scores = score_answers([rf"So it is \boxed{{{answer}}}." for _, answer in pairs], [gold for gold, _ in pairs])
+    assert [pair for pair, score in zip(pairs, scores, strict=True) if score != 0] == []

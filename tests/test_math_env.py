@@ -124,67 +124,47 @@ def test_mas_ends_when_both_agree(fake):
     assert env.agents == ("reasoner", "tool_user")
     assert env.simultaneous
     env.step("reasoner", r"\boxed{5.0}")
-    assert env.solved
-    assert not env.done
+    assert (env.solved, env.done) == (True, False)
     env.step("tool_user", PRINTS_5)
     assert env.done
     after = env.step("reasoner", WRONG)
     assert (after.team, after.local, env.solved) == (0, 0, True)
 
 
-def test_agreeing_on_something_wrong_ends_and_earns_nothing(fake):
+@pytest.mark.parametrize(
+    ("reasoner", "tool_user", "teams", "done"),
+    [
+        (WRONG, PRINTS_6, [0, 0], True),  # agreement on something wrong ends the episode, and earns nothing
+        (WRONG, PRINTS_5, [0, 1], False),  # the tool user's is paid as if it were the team's, which the reasoner gives
+        (NONE, NONE, [0, 0], False),  # two agents without an answer do not agree
+    ],
+)
+def test_agreement_is_no_success(fake, reasoner, tool_user, teams, done):
     env = MathEnv("mas", problems=ONE).reset(0)
-    rewards = [env.step("reasoner", WRONG), env.step("tool_user", PRINTS_6)]
-    assert env.done
-    assert not env.solved
-    assert [reward.team for reward in rewards] == [0, 0]
-    assert max(reward.local for reward in rewards) <= 0.2 + 1e-9
+    rewards = [env.step("reasoner", reasoner), env.step("tool_user", tool_user)]
+    assert [reward.team for reward in rewards] == teams
+    assert (env.solved, env.done) == (False, done)
 
 
-def test_two_agents_without_an_answer_do_not_agree(fake):
-    env = MathEnv("mas", problems=ONE).reset(0)
-    for turn in range(6):
-        env.step("reasoner", NONE)
-        env.step("tool_user", NONE)
-        assert not env.done, turn  # a limit of turns is the rollout's, and no end of the task
-    assert not env.solved
-
-
-def test_a_rollout_that_runs_out_of_turns_says_so():
-    def generate(requests, n):
-        return [[Completion([0], [0.0], "stop")] * n for _ in requests]
-
-    for workflow in ("mas", "single"):
-        rollout = rollout_tree(
-            [MathEnv(workflow, problems=ONE).reset(0)],
-            generate,
-            encode=lambda agent, messages: list(messages[1]["content"].encode()),
-            decode=lambda agent, ids: NONE,
-            num_candidates=2,
-            max_turns=2,
-        )
-        assert [(episode.solved, episode.ended) for episode in rollout.episodes] == [(False, "turns")]
-
-
-def test_the_reasoner_answers_for_the_team(fake):
-    env = MathEnv("mas", problems=ONE).reset(0)
-    env.step("reasoner", WRONG)
-    assert env.step("tool_user", PRINTS_5).team == 1  # as if it were the team's answer
-    assert not env.done
-    assert not env.solved
-
-
-def test_later_turns_show_the_answers_of_the_previous_turn_to_both(fake):
+def test_the_next_turn_shows_answers_reasoning_and_program_with_its_output(fake):
+    fake["x = 6\nprint('so', x)\nprint(x)\n"] = ("ok", "so 6\n6\n", "")
     env = MathEnv("mas", problems=ONE).reset(0)
     first = {agent: prompt(env, agent) for agent in env.agents}
-    env.step("reasoner", WRONG)
+    env.step("reasoner", "<think>secret</think>Two and three are five. " + RIGHT)
     assert prompt(env, "tool_user") == first["tool_user"]  # simultaneous: nothing of this turn
-    env.step("tool_user", PRINTS_5)
+    env.step("tool_user", "My idea.\n```python\nx = 6\nprint('so', x)\nprint(x)\n```")
     for agent in env.agents:
-        assert "What is 2 + 3?" in prompt(env, agent)
-        assert "reasoner: 6" in prompt(env, agent)
-        assert "tool_user: 5" in prompt(env, agent)
-        assert "6" not in first[agent].replace("What is 2 + 3?", "")
+        seen = prompt(env, agent)
+        parts = [
+            "What is 2 + 3?",
+            "reasoner: 5",
+            "Two and three are five.",
+            "tool_user: 6",
+            "print('so', x)",
+            "so 6\n6",
+        ]
+        assert [part for part in parts if part not in seen] == []
+        assert "secret" not in seen
 
 
 def test_a_failed_program_is_reported_to_its_author_only(fake):
@@ -197,19 +177,6 @@ def test_a_failed_program_is_reported_to_its_author_only(fake):
     assert "ZeroDivisionError" not in prompt(env, "reasoner")
 
 
-def test_the_next_turn_shows_reasoning_and_program_with_its_output(fake):
-    fake["x = 6\nprint('so', x)\nprint(x)\n"] = ("ok", "so 6\n6\n", "")
-    env = MathEnv("mas", problems=ONE).reset(0)
-    env.step("reasoner", "<think>secret</think>Two and three are five. " + RIGHT)
-    env.step("tool_user", "My idea.\n```python\nx = 6\nprint('so', x)\nprint(x)\n```")
-    for agent in env.agents:
-        seen = prompt(env, agent)
-        assert "Two and three are five." in seen
-        assert "secret" not in seen
-        assert "print('so', x)" in seen
-        assert "so 6\n6" in seen
-
-
 def test_what_others_wrote_is_shortened_to_a_stated_length(fake):
     fake["run()\n"] = ("ok", "1" * 5_000 + "\n5\n", "")
     env = MathEnv("mas", problems=ONE).reset(0)
@@ -219,16 +186,6 @@ def test_what_others_wrote_is_shortened_to_a_stated_length(fake):
     assert seen.count("more characters)") == 2  # the reasoning, and what the program printed
     assert "and so " + RIGHT in seen
     assert len(seen) < math_env.WORK_SHOWN + math_env.SHOWN + 1_000
-
-
-def test_the_judge_sees_work_within_the_turn(fake):
-    env = make_env("math", "ensemble", problems=ONE, reasoners=1, tool_users=1).reset(0)
-    env.step("reasoner_1", "Because I counted. " + WRONG)
-    env.step("tool_user_1", PRINTS_5)
-    assert "Because I counted." in prompt(env, "judge")
-    assert "print(2 + 3)" in prompt(env, "judge")
-    assert "It printed:\n5" in prompt(env, "judge")
-    assert "Because" not in prompt(env, "tool_user_1")
 
 
 @pytest.mark.parametrize(
@@ -274,27 +231,20 @@ def test_ensemble(fake):
     first = {agent: prompt(env, agent) for agent in env.agents}
     for agent in env.agents[:-1]:
         assert prompt(env, agent) == first[agent]  # they do not see each other within the turn
-        env.step(agent, PRINTS_6 if "tool" in agent else RIGHT)
+        env.step(agent, PRINTS_6 if "tool" in agent else "Because I counted. " + RIGHT)
     judge = prompt(env, "judge")
     assert all(f"{agent}: {'6' if 'tool' in agent else '5'}" in judge for agent in env.agents[:-1])
+    assert "Because I counted." in judge
+    assert "It printed:\n6" in judge
     assert not env.solved  # nobody but the judge answers for the team
     reward = env.step("judge", RIGHT)
     assert (reward.team, reward.local) == (1, pytest.approx(1.0))
-    assert env.solved
-    assert not env.done
+    assert (env.solved, env.done) == (True, False)
     assert "judge: 5" in prompt(env, "reasoner_1")
     assert "tool_user_2: 6" in prompt(env, "reasoner_1")
     for agent in env.agents:
-        env.step(agent, PRINTS_5 if "tool" in agent else RIGHT)
-    assert env.done
-
-
-def test_ensemble_ends_early_when_all_agree(fake):
-    env = make_env("math", "ensemble", problems=ONE).reset(0)
-    for agent in env.agents:
         env.step(agent, PRINTS_6 if "tool" in agent else WRONG)
-    assert env.done
-    assert not env.solved
+    assert (env.solved, env.done) == (False, True)
 
 
 @pytest.mark.parametrize(
@@ -383,21 +333,16 @@ ROWS = [
     ({"problem": "Q?", "answer": "\\frac12", "solution": "long"}, "\\frac12"),  # DeepScaleR, MATH-500
     ({"problem": "Q?", "answer": "70", "difficulty": "3/8"}, "70"),  # Polaris
     ({"Problem": "Q?", "Answer": 204, "ID": "2024-I-1"}, "204"),  # AIME
-    (
-        {"question": "Q?", "final_answer": ["$2$", "$3$"], "solution": ["long"], "unit": None},
-        "$2$, $3$",
-    ),  # OlympiadBench
+    ({"question": "Q?", "final_answer": ["$2$", "$3$"], "solution": ["long"]}, "$2$, $3$"),  # OlympiadBench
     ({"problem": "Q?", "solution": "So it is $\\boxed{7}$.", "level": "Level 5"}, "7"),  # MATH
     ({"prompt": "Q?", "answer": 2.5}, "2.5"),
-    ({"problem": "Q?", "answer": 10**5000}, "1" + "0" * 5000),
-    ({"problem": "Q\u2028\x85?", "answer": "a\u2028b"}, "a\u2028b"),
+    ({"problem": "Q?", "answer": "a\u2028b"}, "a\u2028b"),
 ]
 
 
 @pytest.mark.parametrize(("row", "gold"), ROWS)
 def test_formats_are_told_by_their_fields(row, gold):
-    problem = read_problem(row)
-    assert (problem.question.replace("\u2028\x85", ""), problem.answer, problem.tolerance) == ("Q?", gold, ())
+    assert read_problem(row) == Question("Q?", gold, ())
 
 
 @pytest.mark.parametrize(
