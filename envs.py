@@ -63,9 +63,7 @@ class Env(ABC):
     problems: Sequence[Any] | None = None  # a fixed set, each with a `question`; None: every seed is a level of its own
     way: Sequence[tuple[int, int]] = ()  # cells (row, column) through which the last answer leads, for pictures
     slow_scoring: bool = False  # `step` waits for other processes, so that threads can score side by side
-    runs_programs: bool = (
-        False  # `step` runs programs of the agents: no run starts where they cannot (tasks/sandbox.py)
-    )
+    runs_programs: bool = False  # `step` runs programs of the agents: no run starts where they cannot
     noisy_answer: Callable[[np.random.Generator, float], str] | None = None
     """A method `noisy_answer(rng, good)` that a warm start imitates: an answer in the right format, good with this
     probability and random otherwise."""

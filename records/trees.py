@@ -30,7 +30,7 @@ from envs import Env, InfraError
 from grouping import Sample
 from records.console import half_up
 from rollout import Decode, Episode, Rollout
-from tasks.boards import with_arrows
+from tasks.walk import with_arrows
 
 Row = dict[str, Any]
 Item = TypeVar("Item")

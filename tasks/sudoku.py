@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -35,10 +36,11 @@ class Sudoku(Board):
     solution.
     """
 
-    def __init__(self, workflow: str = "mas", tool: str = "direct", size: int = 4, blanks: int | None = None):
-        super().__init__(workflow, tool)
-        if size not in SUDOKU_BOXES:
-            raise ValueError(f"size={size}: choose one of {', '.join(map(str, SUDOKU_BOXES))}")
+    def __init__(
+        self, workflow: str = "mas", tool: str = "direct", size: int = 4, blanks: int | None = None, calls: int = 1
+    ):
+        super().__init__(workflow, tool, calls)
+        self.choose("size", size, *SUDOKU_BOXES)
         self.size, self.blanks = size, size * size // 2 if blanks is None else blanks
         self.check("blanks", self.blanks, 1, size * size * 5 // 8)
         height, width = SUDOKU_BOXES[size]
@@ -48,7 +50,7 @@ class Sudoku(Board):
             "numbers can be changed. A number that is repeated in its row, column or box is left out. "
             "You have several turns."
         )
-        row = ", ".join("0" for _ in range(size))
+        row, self.PRINT = ", ".join("0" for _ in range(size)), "print('####', rows)"
         self.ANSWER = f"#### and all {size} rows, 0 where you leave a cell empty: #### [[{row}], ...]"
 
     @classmethod
@@ -62,11 +64,9 @@ class Sudoku(Board):
         size, cells = len(grid), [int(value) if str(value).isdecimal() else -1 for row in grid for value in row]
         env = cls(size=size, **options)
         if {len(row) for row in grid} != {size} or not all(0 <= value <= size for value in cells):
-            raise ValueError(
-                f"Sudoku: {size} rows of {size} numbers from 0 (empty) to {size} expected, got {list(rows)}"
-            )
+            raise ValueError(f"Sudoku: {size} rows of {size} numbers from 0 to {size} expected, got {list(rows)}")
         if clashes := _clashes(cells, size):
-            raise ValueError(f"Sudoku: the clues repeat a number at {[divmod(i, size) for i in sorted(clashes)]}")
+            raise ValueError(f"Sudoku: the clues repeat a number at {[divmod(i, size) for i in clashes]}")
         solution = next(_completions(cells, size), None)
         if solution is None:
             raise ValueError(f"Sudoku: the puzzle has no solution: {list(rows)}")
@@ -92,9 +92,9 @@ class Sudoku(Board):
         n, before = self.size, self.grid
         cells = [value for row in answer if isinstance(row, list) and len(row) == n for value in row]
         if len(answer) != n or len(cells) != n * n or any(type(v) is not int or not 0 <= v <= n for v in cells):
-            return Outcome(0.0, False, 0.0, 0.0, f"Your last answer was not {n} rows of {n} numbers from 0 to {n}.")
+            return Outcome(0.0, False, 0.0, f"Your last answer was not {n} rows of {n} numbers from 0 to {n}.")
         if any(clue and clue != value for clue, value in zip(self.clues, cells, strict=True)):
-            return Outcome(0.0, False, 0.0, 0.0, "Your last answer changed a clue and was not used.")
+            return Outcome(0.0, False, 0.0, "Your last answer changed a clue and was not used.")
         clashes = _clashes(cells, n)
         self.grid = tuple(clue or (0 if i in clashes else cells[i]) for i, clue in enumerate(self.clues))
         self.done = self.solved = 0 not in self.grid  # full and no clash: the rules hold
@@ -104,27 +104,31 @@ class Sudoku(Board):
         fresh = sum(value not in (0, old) for value, old in zip(self.grid, before, strict=True))
         dropped = sum(not self.clues[i] for i in clashes)
         note = f"Your last answer filled or changed {fresh} cells; {dropped} cells repeated a number and were left out."
-        return Outcome(float(self.solved), fresh > 0 and not clashes, share, share, note)
+        return Outcome(float(self.solved), fresh > 0 and not clashes, share, note)
 
     def _noise(self, rng: np.random.Generator, good: float) -> list:
-        n = self.size
         cells = [
-            clue or (right if rng.random() < good else int(rng.integers(0, n + 1)))
+            clue or (right if rng.random() < good else int(rng.integers(0, self.size + 1)))
             for clue, right in zip(self.clues, self.solution, strict=True)
         ]
-        return [cells[i : i + n] for i in range(0, n * n, n)]
+        return self._rows(cells)
 
-    def picture(self) -> list[str]:
-        n = self.size
-        return ["".join(map(str, self.grid[i : i + n])).replace("0", ".") for i in range(0, n * n, n)]
+    def _rows(self, cells: Sequence[int]) -> list[list[int]]:
+        return [list(cells[i : i + self.size]) for i in range(0, len(cells), self.size)]
 
-    def _describe(self, agent: str = "") -> str:
-        n = self.size
+    def _describe(self, role: str) -> str:
         clues, grid = (
-            "\n".join(" ".join(map(str, g[i : i + n])) for i in range(0, n * n, n)) for g in (self.clues, self.grid)
+            "\n".join(" ".join(map(str, row)) for row in self._rows(cells)) for cells in (self.clues, self.grid)
         )
         now = "The grid is as in the puzzle." if grid == clues else f"The grid now:\n{grid}"
         return f"Puzzle:\n{clues}\n{now}\n{self.note}"
+
+    def picture(self) -> list[str]:
+        return ["".join(map(str, row)).replace("0", ".") for row in self._rows(self.grid)]
+
+    def _definitions(self) -> str:
+        height, width = SUDOKU_BOXES[self.size]
+        return f"size, height, width = {self.size}, {height}, {width}  # of a box\nrows = {self._rows(self.clues)}"
 
 
 @cache
@@ -140,18 +144,20 @@ def _units(size: int) -> list[list[int]]:
 
 
 @cache
-def _peers(size: int) -> list[set[int]]:
+def _peers(size: int) -> list[list[int]]:
     """For every cell the others that must not hold the same number."""
-    return [{peer for unit in _units(size) if cell in unit for peer in unit} - {cell} for cell in range(size**2)]
+    return [sorted({i for unit in _units(size) if cell in unit for i in unit} - {cell}) for cell in range(size**2)]
 
 
-def _fits(grid: Sequence[int], size: int, cell: int, value: int) -> bool:
-    return not any(grid[peer] == value for peer in _peers(size)[cell])
+def _options(grid: Sequence[int], size: int, cell: int) -> list[int]:
+    """The numbers that no peer of the cell holds."""
+    taken = {grid[peer] for peer in _peers(size)[cell]}
+    return [value for value in range(1, size + 1) if value not in taken]
 
 
-def _clashes(grid: Sequence[int], size: int) -> set[int]:
+def _clashes(grid: Sequence[int], size: int) -> list[int]:
     """The cells whose number is repeated in their row, column or box."""
-    return {cell for cell, value in enumerate(grid) if value and not _fits(grid, size, cell, value)}
+    return [i for i, value in enumerate(grid) if value and value not in _options(grid, size, i)]
 
 
 def _completions(grid: Sequence[int], size: int, rng: np.random.Generator | None = None) -> Iterator[tuple[int, ...]]:
@@ -159,34 +165,20 @@ def _completions(grid: Sequence[int], size: int, rng: np.random.Generator | None
 
     ValueError after MAX_TRIES numbers: some puzzles without a solution would take hours to detect.
     """
-    peers, tries = _peers(size), 0
+    tries = count(1)
 
-    def put(grid: list[int], options: list[int], cell: int, value: int) -> tuple[list[int], list[int]]:
-        grid, options = grid.copy(), options.copy()
-        grid[cell] = value
-        for peer in peers[cell]:
-            options[peer] &= ~(1 << value)
-        return grid, options
-
-    def search(grid: list[int], options: list[int]) -> Iterator[tuple[int, ...]]:
-        nonlocal tries
-        tries += 1
-        if tries > MAX_TRIES:
+    def search(grid: list[int]) -> Iterator[tuple[int, ...]]:
+        if next(tries) > MAX_TRIES:
             raise ValueError(f"Sudoku: no solution found after trying {MAX_TRIES} numbers; choose another puzzle")
-        empty = [cell for cell, value in enumerate(grid) if not value]
-        if not empty:
+        options = {cell: _options(grid, size, cell) for cell, value in enumerate(grid) if not value}
+        if not options:
             yield tuple(grid)
             return
-        cell = min(empty, key=lambda cell: options[cell].bit_count())  # where the fewest numbers fit
-        values = [value for value in range(1, size + 1) if options[cell] >> value & 1]
-        for value in values if rng is None else rng.permutation(values).tolist():
-            yield from search(*put(grid, options, cell, value))
+        cell = min(options, key=lambda cell: len(options[cell]))  # where the fewest numbers fit
+        for value in options[cell] if rng is None else rng.permutation(options[cell]).tolist():
+            yield from search([*grid[:cell], value, *grid[cell + 1 :]])
 
-    state = [0] * size**2, [(2 << size) - 2] * size**2  # bit v of options[cell]: v fits
-    for cell, value in enumerate(grid):
-        if value:
-            state = put(*state, cell, value)
-    return search(*state)
+    return search(list(grid))
 
 
 def _dig(solution: Sequence[int], size: int, blanks: int, rng: np.random.Generator) -> list[int]:
@@ -194,13 +186,9 @@ def _dig(solution: Sequence[int], size: int, blanks: int, rng: np.random.Generat
     grid = list(solution)
     for cell in rng.permutation(size**2).tolist():
         value, grid[cell] = grid[cell], 0
-        only_number = not any(_fits(grid, size, cell, other) for other in range(1, size + 1) if other != value)
-        only_cell = any(
-            not any(_fits(grid, size, other, value) for other in unit if other != cell and not grid[other])
-            for unit in _units(size)
-            if cell in unit
-        )
-        if not (only_number or only_cell):
+        others = [[i for i in unit if i != cell and not grid[i]] for unit in _units(size) if cell in unit]
+        only_cell = any(not any(value in _options(grid, size, i) for i in unit) for unit in others)
+        if not only_cell and _options(grid, size, cell) != [value]:
             grid[cell] = value
         elif grid.count(0) == blanks:
             break

@@ -3,10 +3,8 @@
 import copy
 import json
 import math
-import random
 from typing import Any
 
-import numpy as np
 import pytest
 from helpers import ScriptedEngine
 from hypothesis import HealthCheck, given, settings
@@ -14,6 +12,7 @@ from hypothesis import strategies as st
 
 from envs import Reward, make_env
 from rollout import rollout_chains
+from tasks.boards import Board
 
 MATH = [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(5, 9)]
 CODE = [
@@ -25,9 +24,13 @@ CODE = [
     }
     for n in range(3, 7)
 ]
+BOARDS = ("plan_path", "sokoban", "sudoku")
 CASES: list[tuple[str, str, dict[str, Any]]] = [
-    *((task, "mas", {"tool": tool}) for task in ("plan_path", "sokoban", "sudoku") for tool in ("direct", "python")),
-    *((task, "single", {}) for task in ("plan_path", "sokoban", "sudoku")),
+    *((task, "mas", {"tool": tool}) for task in BOARDS for tool in ("direct", "python")),
+    *((task, "single", {"calls": calls}) for task in BOARDS for calls in (1, 2)),
+    *((task, "tool", {}) for task in BOARDS),
+    ("plan_path", "tool", {"tool": "python"}),
+    ("sokoban", "single", {"tool": "python", "calls": 2}),
     *(("math", workflow, {}) for workflow in ("mas", "single", "ensemble")),
     ("math", "ensemble", {"reasoners": 1, "tool_users": 2}),
     *(("code", workflow, {}) for workflow in ("mas", "single")),
@@ -75,49 +78,42 @@ def check_reward(reward):
         assert 0 <= value <= 1 + 1e-12
 
 
-def finish(env):
-    """Answer until the task ends (by its own rules or by being solved); a number of rewards."""
-    answers = {
-        "planner": None,
+def answer(env, agent, right=False):
+    """Boards: what solves them. Else something wrong that the agents agree on, or what is right."""
+    role = agent.rstrip("_0123456789")
+    if isinstance(env, Board):
+        text = winning_plan(env)
+        return f"```python\nprint({text!r})\n```" if "```python" in env.observe(agent)[0]["content"] else text
+    if right and role in ("reasoner", "judge"):
+        return f"\\boxed{{{env.problem.answer}}}"
+    if right and role == "coder":
+        return f"```python\n{env.problem.solutions[0]}\n```"
+    return {
         "judge": "\\boxed{5}",
         "reasoner": "\\boxed{5}",
         "tool_user": "```python\nprint(5)\n```",
         "tester": '```json\n[{"input": "1\\n", "output": "1\\n"}]\n```',
-        "coder": "```python\nprint(input())\n```",  # agrees with the tester, on something wrong
-    }
-    for _ in range(10):
-        for agent in env.agents:
-            role = agent.rstrip("_0123456789")
-            text = winning_plan(env) if role == "planner" else answers[role]
-            check_reward(env.step(agent, text))
-            if env.done:
-                return
-    raise AssertionError("the task never ends")
+        "coder": "```python\nprint(input())\n```",
+    }[role]
 
 
 def winning_plan(env):
     from test_envs import read_sudoku, solve_plan_path, solve_sokoban, solve_sudoku  # they read the prompt alone
 
-    text = env.observe("planner")[-1]["content"]
+    text = env.observe(env.agents[-1])[-1]["content"]
     if "Puzzle:" in text:
         return f"#### {solve_sudoku(read_sudoku(env)[0])[0]}"
     return f"#### {solve_plan_path(env) if 'P you' in text else solve_sokoban(env)}"
 
 
-def test_shape(make):
-    env = make()
-    assert isinstance(env.agents, tuple)
-    assert len(set(env.agents)) == len(env.agents) > 0
-    assert isinstance(env.simultaneous, bool)
-    assert (env.done, env.solved) == (False, False)
-    assert env.reset(seed=1) is env
-    for agent in env.agents:
-        messages = env.observe(agent)
-        assert messages[-1]["role"] == "user"
-        for message in messages:
-            assert set(message) == {"role", "content"}
-            assert message["role"] in ("system", "user")
-            assert message["content"].strip()
+def finish(env, right=False):
+    """Answer until the task ends, by its own rules or by being solved."""
+    for _ in range(10):
+        for agent in env.agents:
+            check_reward(env.step(agent, answer(env, agent, right)))
+            if env.done:
+                return
+    raise AssertionError("the task never ends")
 
 
 def test_reset_is_deterministic_and_complete(make):
@@ -132,14 +128,6 @@ def test_reset_is_deterministic_and_complete(make):
     assert env.done
     assert view(env.reset(seed=3)) == first
     assert view(env.reset(seed=4)) == other
-
-
-def test_global_generators_are_left_alone(make):
-    before = random.getstate(), str(np.random.get_state())
-    env = make(seed=2)
-    for agent in env.agents:
-        env.step(agent, TEXTS[3])
-    assert (random.getstate(), str(np.random.get_state())) == before
 
 
 @pytest.mark.parametrize("twin_of", [lambda env: env.copy(), copy.deepcopy], ids=["copy", "deepcopy"])
@@ -161,31 +149,6 @@ def test_copies_are_independent(make, twin_of):
     after = view(twins[-1])
     finish(env)
     assert view(twins[-1]) == after
-
-
-def test_scoring_a_text_gives_the_same_reward_every_time(make):
-    env = make(seed=5)
-    for agent in env.agents:
-        for text in TEXTS:
-            a, b = env.copy(), env.copy()
-            reward = a.step(agent, text)
-            check_reward(reward)
-            assert reward == b.step(agent, text)
-            assert view(a) == view(b)
-        env.step(agent, TEXTS[5])
-
-
-def test_observe_changes_nothing(make):
-    watched, alone = make(seed=6), make(seed=6)
-    for text in TEXTS[2:6]:
-        for agent in watched.agents:
-            for _ in range(3):
-                for messages in view(watched)[0].values():
-                    for message in messages:
-                        message["content"] = "overwritten by the caller"
-                    messages.clear()
-            assert watched.step(agent, text) == alone.step(agent, text)
-    assert view(watched) == view(alone)
 
 
 def test_nothing_happens_after_the_end(make):
@@ -211,25 +174,6 @@ def test_progress_is_one_exactly_when_solved(make):
             env.step(agent, text)
             assert 0 <= env.progress <= 1
             assert (env.progress == 1) == env.solved
-    env = make(seed=8)
-    finish(env)
-    assert (env.progress == 1) == env.solved
-
-
-SOLVING = {
-    "tool_user": "```python\nprint(1)\n```",
-    "tester": '```json\n[{"input": "9\\n", "output": "0\\n"}]\n```',  # wrong, so the task goes on
-}
-
-
-def solving_text(env, agent):
-    """An answer with which the team solves the task, read from the environment itself."""
-    role = agent.rstrip("_0123456789")
-    if role in ("reasoner", "judge"):
-        return f"\\boxed{{{env.problem.answer}}}"
-    if role == "coder":
-        return f"```python\n{env.problem.solutions[0]}\n```"
-    return winning_plan(env) if role == "planner" else SOLVING[role]
 
 
 def test_the_return_of_a_chain_is_what_the_team_achieved(make):
@@ -239,9 +183,8 @@ def test_the_return_of_a_chain_is_what_the_team_achieved(make):
     def script(request, k):
         chain = request.seed % 4
         env = where[chain]
-        text = (
-            solving_text(env, request.agent) if chain >= 2 and turns[chain] >= chain - 2 else TEXTS[(0, 3, 0, 5)[chain]]
-        )
+        solves = chain >= 2 and turns[chain] >= chain - 2
+        text = answer(env, request.agent, right=True) if solves else TEXTS[(0, 3, 0, 5)[chain]]
         where[chain] = env.copy()
         where[chain].step(request.agent, text)
         turns[chain] += request.agent == env.agents[-1]
@@ -257,11 +200,11 @@ def test_the_return_of_a_chain_is_what_the_team_achieved(make):
     assert not result.episodes[0].solved
 
 
-def test_agreeing_on_something_wrong_is_no_success(make, request):
+def test_agreeing_on_something_wrong_is_no_success(make):
     """E6: math and code end when the agents agree; 5 is no answer here, and the program is not the one asked for."""
     env = make(seed=8)
     finish(env)
-    assert env.solved == ("planner" in env.agents)
+    assert env.solved == isinstance(env, Board) == (env.progress == 1)
 
 
 def test_an_unknown_agent_is_an_error(make):
@@ -282,23 +225,7 @@ def test_each_role_reads_its_own_prompt(make):
 
 
 fragments = st.sampled_from(
-    [
-        "####",
-        "[",
-        "]",
-        "```python\n",
-        "```",
-        "```json\n",
-        "\\boxed{",
-        "}",
-        "<think>",
-        "</think>",
-        "R",
-        "1",
-        "\n",
-        "\x00",
-        ",",
-    ]
+    [*"R1[],}", "\n", "\x00", "####", "```python\n", "```json\n", "```", "\\boxed{", "<think>", "</think>"]
 )
 garbage = st.one_of(st.text(max_size=80), st.lists(st.one_of(fragments, st.text(max_size=5)), max_size=25).map("".join))
 
