@@ -72,9 +72,8 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def build(seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Random weights that depend on the seed only (the global torch generator is left as it was), and the tokenizer."""
-    tokenizer = build_tokenizer()
+def build_model(tokenizer: PreTrainedTokenizerFast, seed: int, device: str = "cpu") -> Qwen3ForCausalLM:
+    """Random weights that depend on the seed only (the global torch generator is left as it was)."""
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=64,
@@ -92,7 +91,9 @@ def build(seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Qwen3ForCausalLM(config), tokenizer
+        model = Qwen3ForCausalLM(config)
+    model.to(device)  # type: ignore[arg-type]
+    return model
 
 
 def noisy_examples(env: Env, rng: np.random.Generator, turns: int) -> list[tuple[str, list, str]]:
@@ -107,6 +108,12 @@ def noisy_examples(env: Env, rng: np.random.Generator, turns: int) -> list[tuple
             examples.append((agent, env.observe(agent), text))
             env.step(agent, text)
     return examples
+
+
+def build(seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model and its tokenizer."""
+    tokenizer = build_tokenizer()
+    return build_model(tokenizer, seed), tokenizer
 
 
 def warm_start(

@@ -537,6 +537,9 @@ def test_rewards_turn_after_turn(env, turns):
         reward = env.step("planner", text)
         assert (reward.team, reward.local) == (pytest.approx(team), pytest.approx(local))
         assert env.progress == pytest.approx(progress)
+        if isinstance(env, PlanPath):  # the prompt shows where the walk goes on
+            assert read_plan_path(env)[env.position] == "P"
+            assert "You are at ({},{})".format(*env.position) in prompt(env)
 
 
 @pytest.mark.parametrize("task", BOARDS)

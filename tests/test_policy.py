@@ -30,7 +30,8 @@ MESSAGES = [{"role": "system", "content": "the rules"}, {"role": "user", "conten
 
 
 def tiny_policy(seed=0, lr=1e-3):
-    model, tokenizer = tiny.build(seed)
+    tokenizer = tiny.build_tokenizer()
+    model = tiny.build_model(tokenizer, seed)
     return Policy("tiny", model, tokenizer, make_optimizer(model, lr))
 
 
