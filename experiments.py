@@ -29,8 +29,8 @@ from pathlib import Path
 from tqdm import tqdm
 
 from options import parse
-from studies.results import collect, learning_curve, play_path, run_folder, steps_of, table
-from studies.rows import AGENTS, NEAR, TABLES, TRAININGS, TURNS, Method
+from studies.results import collect, learning_curve, play_path, run_folder, table
+from studies.rows import NEAR, SINGLE, TABLES, TRAININGS, TURNS, Method, options_of
 
 EVERY = 10  # steps between held-out evaluations and checkpoints
 COMMON = f"--device cpu --trees 0 --keep 1 --report-every {EVERY} --save-every {EVERY}"
@@ -46,21 +46,17 @@ class Plan:
     steps: int
     tables: Mapping[str, Sequence[Method]]
     words: Sequence[str] = ()
-    agents: int = AGENTS
+    agents: int = 2
 
     @property
     def runs(self) -> dict[Path, list[str]]:
         """The folder of every training with every seed, and its options of train.py."""
         names = dict.fromkeys(name for rows in self.tables.values() for row in rows for name in row.trainings)
         found = {}
-        for name, kind in ((name, TRAININGS[name]) for name in names):
-            # the same number of candidates, whatever the number of agents of the task
-            envs = max(1, kind.envs * kind.agents // (self.agents if kind.agents == AGENTS else 1))
-            sizes = f"--envs-per-step {envs} --max-turns {kind.turns} --num-candidates {kind.candidates}"
-            options = f"{COMMON} {sizes} {kind.options} --steps {steps_of(name, self.steps)}".split()
-            for seed in self.seeds:
-                folder = run_folder(self.folder, name, seed)
-                found[folder] = [*self.words, *options, "--seed", str(seed), "--output-dir", str(folder)]
+        for name, seed in ((name, seed) for name in names for seed in self.seeds):
+            folder = run_folder(self.folder, name, seed)
+            options = [*COMMON.split(), *options_of(name, self.steps, self.agents)]
+            found[folder] = [*self.words, *options, "--seed", str(seed), "--output-dir", str(folder)]
         return found
 
 
@@ -69,16 +65,16 @@ def make_plan(own: argparse.Namespace, words: Sequence[str]) -> Plan:
     from prepare import task_of  # takes seconds (torch), and --help should not
 
     config = parse(words)
-    team, boards = task_of(config).training_env.agents, config.task == "plan_path" and "--env-options" not in words
+    team = task_of(config).training_env.agents
+    lacks = [] if config.task == "plan_path" and "--env-options" not in words else [NEAR]
     try:
-        least = len(task_of(parse([*words, "--workflow", "single"])).training_env.agents)
+        task_of(parse([*words, *SINGLE.split()]))
     except ValueError:
-        least = AGENTS  # it has no workflow for a single agent
+        lacks.append(SINGLE)
 
     def fits(row: Method) -> bool:
-        uses = [TRAININGS[name] for name in row.trainings]
-        has = all(training.agents >= least and (boards or NEAR not in training.options) for training in uses)
-        return has and {*row.team} <= {*team} and (row.quick or not own.quick)
+        options = " ".join(TRAININGS[name] for name in row.trainings)
+        return {*row.team} <= {*team} and (row.quick or not own.quick) and not any(word in options for word in lacks)
 
     name = "" if config.task == "plan_path" else f"-{config.task.rpartition(':')[2]}"
     folder = Path(own.output_dir or f"runs/experiments{name}{'-quick' * own.quick}")

@@ -18,7 +18,7 @@ import numpy as np
 from mpmath import betainc, findroot
 
 from records.reading import read_log
-from studies.rows import CLAIMS, NOTES, TRAININGS, Method
+from studies.rows import CLAIMS, NOTES, Method, steps_of
 
 GROUPS = ("groups/trained", "groups/constant", "groups/singleton")
 BUDGETS = {"candidates": "samples", "tokens": "tokens"}  # what a training spends, and the metric of a step that says it
@@ -33,10 +33,6 @@ def run_folder(folder: Path, training: str, seed: int) -> Path:
 def play_path(folder: Path, row: Method, seed: int) -> Path:
     name = "".join(char if char.isalnum() else "_" for char in row.label)
     return folder / "plays" / f"{name}-seed{seed}.json"
-
-
-def steps_of(training: str, steps: int) -> int:
-    return max(1, round(steps * TRAININGS[training].share))
 
 
 def learning_curve(run: Path) -> list[list[Any]]:

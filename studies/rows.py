@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
-AGENTS, TURNS, CANDIDATES, ENVS = 2, 4, 8, 48
-BUDGET = ENVS * AGENTS * TURNS * CANDIDATES  # candidates a step at most
+TURNS, CANDIDATES, ENVS = 4, 8, 48
+BUDGET = ENVS * 2 * TURNS * CANDIDATES  # candidates a step at most: environments, agents, turns, K
 CHAINS = "--sampling chains --grouping trajectory"
 PLACES = "--sampling parallel --grouping agent_turn"
 TUNED = f"{CHAINS} --lr 1.6e-3 --minibatches 8"  # chosen on seeds that no table has
+SINGLE = "--workflow single"
 NEAR = "--env-options planner_sees=near"
-
-
-@dataclass(frozen=True)
-class Training:
-    """One way to train: options of train.py, and what a step samples.
-
-    `share`: of the steps of a whole run. A shorter run ends its schedule too, so it is compared with another row that
-    needs as many candidates in all.
-    """
-
-    options: str
-    agents: int = AGENTS
-    turns: int = TURNS
-    candidates: int = CANDIDATES
-    share: float = 1.0
-
-    @property
-    def envs(self) -> int:
-        """Environments per step, chosen so that every training samples at most BUDGET candidates."""
-        return BUDGET // (self.agents * self.turns * self.candidates)
 
 
 @dataclass(frozen=True)
@@ -48,46 +30,56 @@ class Method:
         return list(dict.fromkeys([self.training, *(training for training, _ in self.team.values())]))
 
 
-def _single(options: str, turns: int = TURNS, share: float = 1.0) -> Training:
-    return Training(f"--workflow single {options}", agents=1, turns=turns, share=share)
-
-
-TRAININGS = {
-    "single_grpo_1": _single(CHAINS, turns=1),  # the baseline as published: one answer
-    "single_grpo": _single(CHAINS),
-    "single_grpo_short": _single(CHAINS, share=0.67),  # of the candidates of chains a tree needed so many
-    "single_grpo_tuned": _single(TUNED),
-    "single_dense": _single(f"{CHAINS} --reward dense"),
-    "single_outcome": _single(f"{CHAINS} --reward outcome"),
-    "single_places": _single(PLACES),  # the group key without what makes its prompts equal
-    "single_tree": _single(""),
-    "single_tree_outcome": _single("--reward outcome"),
-    "mas_grpo": Training(CHAINS),
-    "mas_grpo_short": Training(CHAINS, share=0.56),
-    "mas_grpo_tuned": Training(TUNED),
-    "mas_dense": Training(f"{CHAINS} --reward dense"),
-    "mas_outcome": Training(f"{CHAINS} --reward outcome"),
-    "mas_places": Training(PLACES),
-    "shared": Training(""),  # AT-GRPO
-    "per_role": Training("--policies per_role"),
-    "near_single": _single(NEAR),
-    "near_shared": Training(NEAR),
-    "near_per_role": Training(f"{NEAR} --policies per_role"),
-    "near_tool_user_alone": Training(f"{NEAR} --policies per_role --frozen planner"),
-    "near_planner_alone": Training(f"{NEAR} --policies per_role --frozen tool_user"),
-    "tool_user_alone": Training("--policies per_role --frozen planner"),  # its partner stays at the warm start
-    "planner_alone": Training("--policies per_role --frozen tool_user"),
-    "parallel": Training("--sampling parallel --grouping prompt"),  # K chains instead of a fan at each action
-    "agent_key": Training("--grouping agent"),
-    "turn_key": Training("--grouping turn"),
-    "outcome": Training("--reward outcome"),
-    "alpha_0": Training("--alpha 0"),
-    "alpha_0.5": Training("--alpha 0.5"),
-    "k_2": Training("", candidates=2),
-    "k_4": Training("", candidates=4),
-    "t_1": Training("", turns=1),  # trained with one turn, played with TURNS
-    "t_2": Training("", turns=2),
+TRAININGS = {  # name -> options of train.py
+    "single_grpo_1": f"{SINGLE} {CHAINS} --max-turns 1",  # the baseline as published: one answer
+    "single_grpo": f"{SINGLE} {CHAINS}",
+    "single_grpo_short": f"{SINGLE} {CHAINS}",
+    "single_grpo_tuned": f"{SINGLE} {TUNED}",
+    "single_dense": f"{SINGLE} {CHAINS} --reward dense",
+    "single_outcome": f"{SINGLE} {CHAINS} --reward outcome",
+    "single_places": f"{SINGLE} {PLACES}",  # the group key without what makes its prompts equal
+    "single_tree": SINGLE,
+    "single_tree_outcome": f"{SINGLE} --reward outcome",
+    "mas_grpo": CHAINS,
+    "mas_grpo_short": CHAINS,
+    "mas_grpo_tuned": TUNED,
+    "mas_dense": f"{CHAINS} --reward dense",
+    "mas_outcome": f"{CHAINS} --reward outcome",
+    "mas_places": PLACES,
+    "shared": "",  # AT-GRPO
+    "per_role": "--policies per_role",
+    "near_single": f"{SINGLE} {NEAR}",
+    "near_shared": NEAR,
+    "near_per_role": f"{NEAR} --policies per_role",
+    "near_tool_user_alone": f"{NEAR} --policies per_role --frozen planner",
+    "near_planner_alone": f"{NEAR} --policies per_role --frozen tool_user",
+    "tool_user_alone": "--policies per_role --frozen planner",  # its partner stays at the warm start
+    "planner_alone": "--policies per_role --frozen tool_user",
+    "parallel": "--sampling parallel --grouping prompt",  # K chains instead of a fan at each action
+    "agent_key": "--grouping agent",
+    "turn_key": "--grouping turn",
+    "outcome": "--reward outcome",
+    "alpha_0": "--alpha 0",
+    "alpha_0.5": "--alpha 0.5",
+    "k_2": "--num-candidates 2",
+    "k_4": "--num-candidates 4",
+    "t_1": "--max-turns 1",  # trained with one turn, played with TURNS
+    "t_2": "--max-turns 2",
 }
+# Of the steps of other rows, so that the schedule ends after as many candidates as a tree needed.
+SHARES = {"single_grpo_short": 0.67, "mas_grpo_short": 0.56}
+
+
+def steps_of(training: str, steps: int) -> int:
+    return max(1, round(steps * SHARES.get(training, 1)))
+
+
+def options_of(training: str, steps: int, team: int) -> list[str]:
+    """Options of train.py, with as many environments a step as BUDGET allows for a team of so many agents."""
+    options = f"--max-turns {TURNS} --num-candidates {CANDIDATES} {TRAININGS[training]}"
+    turns, candidates = (int(re.findall(rf"--{name} (\d+)", options)[-1]) for name in ("max-turns", "num-candidates"))
+    envs = BUDGET // ((1 if SINGLE in options else team) * turns * candidates)
+    return f"{options} --envs-per-step {max(1, envs)} --steps {steps_of(training, steps)}".split()
 
 
 def _alone(view: str = "") -> dict[str, tuple[str, str]]:
