@@ -25,6 +25,7 @@ from pathlib import Path
 from tasks import code_data, math_env
 from tasks.code_values import NOT_DATA
 from tasks.data import Row, normalize_question, read_rows
+from tasks.sandbox import set_mode, use_bubblewrap
 from tools.convert import READERS, plain_row
 
 MATHEMATICS = ("problem", "question", "answer", "final_answer", "error", "is_multiple_answer", "unit", "id")  # is kept
@@ -139,6 +140,7 @@ def write(file: str, folder: Path) -> None:
 def save(path: Path, rows: Iterable[Row]) -> str:
     """Write the rows, whole or not at all, and return their SHA-256. ValueError when there are none."""
     part, digest = path.with_name(path.name + ".part"), hashlib.sha256()
+    path.parent.mkdir(parents=True, exist_ok=True)
     with part.open("wb") as out:
         for row in rows:
             line = json.dumps(row, ensure_ascii=False).encode("utf-8") + b"\n"
@@ -152,19 +154,21 @@ def save(path: Path, rows: Iterable[Row]) -> str:
 
 
 def convert_file(name: str, source: str, target: Path) -> None:
-    """Convert a local file. Rows that cannot be converted are left out and named."""
-    rows, left_out = read_rows(source), []
+    """Convert a local file. Rows that cannot be converted are left out and named. ValueError where no program runs."""
+    rows = read_rows(source)
+    use_bubblewrap()
 
     def converted(row: Row) -> Row | None:
         try:
             return {"task_id": row.get("task_id"), **READERS[name](row)}
         except (*NOT_DATA, AttributeError, StopIteration, SyntaxError) as error:
-            left_out.append(f"left out {row.get('task_id')}: {error!r}")
+            print(f"left out {row.get('task_id')}: {type(error).__name__}: {error}", flush=True)
             return None
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        save(target, filter(None, pool.map(converted, rows)))
-    print(*left_out, f"{target}: {len(rows) - len(left_out)} of {len(rows)} rows", sep="\n", flush=True)
+        kept = [row for row in pool.map(converted, rows) if row]
+    save(target, kept)
+    print(f"{target}: {len(kept)} of {len(rows)} rows", flush=True)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -174,13 +178,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", default="data", metavar="DIR", help="folder for the files (default: data)")
     parser.add_argument("--from", dest="source", metavar="FILE", help=f"a local file of {', '.join(READERS)}")
     parser.add_argument("--to", metavar="FILE", help="the converted file")
+    parser.add_argument("--sandbox", default="auto", help="where its programs run: auto (bubblewrap) or rlimit")
     given = parser.parse_args(argv)
     if set(given.names) & set(READERS) and not (len(given.names) == 1 and given.source and given.to):
         parser.error(f"{', '.join(READERS)}: one name, with --from FILE and --to FILE")
     try:
+        set_mode(given.sandbox)
         if given.names[0] in READERS:
             return convert_file(given.names[0], given.source, Path(given.to))
-        Path(given.output).mkdir(parents=True, exist_ok=True)
         files = [file for name in (SETS if "all" in given.names else given.names) for file in SETS[name]]
         for file in sorted(files, key=lambda file: FILES[file].train):
             write(file, Path(given.output))
