@@ -22,6 +22,7 @@ from distributed.world import start
 from options import Config, Text, Words, by_policy, errors_in_one_line, load, read, unchanged
 from prepare import first_models, held_out, make_team, saved_models, scoring_pool, task_of
 from records.checkpoint import read_state
+from records.console import half_up
 from records.log import say
 from records.parts import part_of_run
 from rollout import Evaluation
@@ -91,7 +92,10 @@ def report(result: Evaluation) -> str:
     """The success rate in the last line, and above it what its reader would ask next."""
     ended = Counter(episode.ended for episode in result.episodes)
     formats = ", ".join(f"{agent} {share:.2f}" for agent, share in result.formats.items())
-    return f"turns used {result.turns:.2f}; episodes ended by {dict(ended)}\nreadable answers: {formats}\n{result}"
+    return (
+        f"turns used {result.turns:.2f}; episodes ended by {dict(ended)}\nreadable answers: {formats}\n"
+        f"success {half_up(result.success)} (n={result.n}, se {half_up(result.se)})"
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> None:

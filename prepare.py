@@ -141,10 +141,9 @@ def set_up(config: Config, world: World, stop: Stop) -> Run:
     weights = saved_models(checkpoint) if checkpoint else first_models(config, task, world)
     team = make_team(config, agents, world, weights)
     save_bases(team.policies, folder)
-    solved = f"best of {config.num_candidates} solved" if config.sampling == "tree" else "solved"
     log = Log(
-        folder, world, config.steps, agents, list(team.ranks_of), team.decode, config.trees,
-        lambda step, i: task.training(config.seed, step, i, config.envs_per_step), task.held_out, track, solved,
+        folder, world, config, agents, list(team.ranks_of), team.decode,
+        lambda step, i: task.training(config.seed, step, i, config.envs_per_step), task.held_out, track,
     )  # fmt: skip
     run = Run(config, team, task, pool, log, stop=stop)
     log.say(f"{team.describe()}; agents act in the order {', '.join(agents)}")

@@ -16,11 +16,12 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from options import Config, load
 from records.console import half_up, say
 from records.reading import read_log, read_object
 from records.run_folder import write_text
@@ -41,10 +42,6 @@ TREE = {
     "episodes": [{"ended": "", "solved": True, "stages": [STAGE]}],
 }  # fmt: skip
 NEEDED = {
-    "config.json": {
-        "task": "", "workflow": "", "model": [""], "sampling": "", "num_candidates": 0, "max_turns": 0, "steps": 0,
-        "envs_per_step": 0, "alpha": 0, "normalize": "",
-    },
     "run.json": {"sessions": [{"command": "", "date": "", "versions": {"*": ""}}]},
     "metrics.jsonl": {"step": 0, "*": ...},
     "timing.jsonl": {"step": 0, "*": ...},
@@ -76,7 +73,7 @@ class Saved:
     """The files of a run folder. Everything but the options and the metrics may be empty."""
 
     name: str
-    config: Row
+    config: Config
     sessions: list[Row]
     rows: list[Row]  # of metrics, timing and evaluations, with the steps that were done then (from 1 in training)
     trees: list[Row]
@@ -85,16 +82,14 @@ class Saved:
     @property
     def steps(self) -> str:
         done = sum("training" in row for row in self.rows)
-        return f"{done} of {self.config['steps']} steps"
+        return f"{done} of {self.config.steps} steps"
 
 
 def read_run(folder: Path) -> Saved:
     """ValueError naming the file when the folder holds no run, no step was finished yet, or something is of another
     kind than train.py writes.
     """
-    if not (folder / "config.json").is_file():
-        raise ValueError(f"{folder} holds no run (no config.json): give the --output-dir of train.py")
-    found: dict[str, list[Row]] = {}
+    config, found = load(folder), dict[str, list[Row]]()
     for name, needed in NEEDED.items():
         path = folder / name
         read = read_log if path.suffix == ".jsonl" else lambda path: [read_object(path)]
@@ -114,7 +109,7 @@ def read_run(folder: Path) -> Saved:
     for row in found["evaluations"]:
         formats = {f"{agent}/held-out format": share for agent, share in row["formats"].items()}
         rows.append({"step": row["step"], "held-out": row["success"], "se": row["se"], "n": row["n"], **formats})
-    return Saved(folder.resolve().name, found["config"][0], sessions, rows, trees, found["boards"])
+    return Saved(folder.resolve().name, config, sessions, rows, trees, found["boards"])
 
 
 def as_needed(value: Any, needed: Any, place: str) -> Any:
@@ -162,10 +157,10 @@ def facts(run: Saved) -> list[tuple[str, str]]:
     """What stands above the tree."""
     config, tested = run.config, [row for row in run.rows if "held-out" in row]
     found = [
-        ("Task", f"{config['task']} ({config['workflow']})"),
-        ("Sampling", f"{config['sampling']}, K = {config['num_candidates']}, at most {config['max_turns']} turns"),
-        ("Model", " ".join(config["model"])),
-        ("Training", f"{run.steps}, {config['envs_per_step']} environments each"),
+        ("Task", f"{config.task} ({config.workflow})"),
+        ("Sampling", f"{config.sampling}, K = {config.num_candidates}, at most {config.max_turns} turns"),
+        ("Model", " ".join(config.model)),
+        ("Training", f"{run.steps}, {config.envs_per_step} environments each"),
     ]
     if tested:
         values = " → ".join(half_up(row["held-out"], 3) for row in (tested[0], tested[-1])[-len(tested) :])
@@ -179,11 +174,10 @@ def facts(run: Saved) -> list[tuple[str, str]]:
 def overlay(runs: Sequence[Saved], names: Sequence[str]) -> list[tuple[str, str]]:
     """What stands above the curves of several runs: what each of them is, and the options that differ."""
     found = [
-        (name, f"{run.config['task']} ({run.config['workflow']}), {run.steps}")
-        for name, run in zip(names, runs, strict=True)
+        (name, f"{run.config.task} ({run.config.workflow}), {run.steps}") for name, run in zip(names, runs, strict=True)
     ]
-    for option in dict.fromkeys(option for run in runs for option in run.config if option != "output_dir"):
-        values = [str(run.config.get(option)) for run in runs]
+    for option in asdict(runs[0].config):
+        values = [str(getattr(run.config, option)) for run in runs]
         if len(set(values)) > 1:
             found.append((option, " | ".join(values)))
     return found
@@ -205,8 +199,8 @@ def page(runs: Sequence[Saved]) -> str:
         "facts": overlay(runs, names) if several else facts(first),
         "charts": charts,
         "sets": {name: rows for name, rows in trees.items() if rows and not several},
-        "alpha": first.config["alpha"],
-        "normalize": first.config["normalize"],
+        "alpha": first.config.alpha,
+        "normalize": first.config.normalize,
     }
     # without any `<` in it, so nothing that a model wrote can end the block
     block = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")

@@ -253,9 +253,6 @@ class Evaluation:
     formats: dict[str, float]
     episodes: list[Episode]
 
-    def __str__(self) -> str:
-        return f"success {self.success:.2f} (n={self.n}, se {self.se:.2f})"
-
 
 def evaluate(
     envs: Sequence[Env],

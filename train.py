@@ -33,6 +33,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 
 from distributed.exchange import share_samples
 from prepare import Run, started
+from records.console import half_up
 from records.metrics import Clock, groups_per_turn, rollout_metrics
 from update import update
 
@@ -109,7 +110,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         train(run)  # from the first step on, what goes wrong is shown with its traceback
         after = run.evaluate(run.config.steps)
         run.log.say("next: " + "\n      ".join(f"python {name}.py {run.log.run}" for name in ("report", "evaluate")))
-        run.log.say(f"held-out success {run.before:.2f} -> {after.success:.2f} (n={after.n}, se {after.se:.2f})")
+        before, success, se = (half_up(value) for value in (run.before, after.success, after.se))
+        run.log.say(f"held-out success {before} -> {success} (n={after.n}, se {se})")
         run.team.world.close()
 
 

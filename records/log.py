@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from distributed.world import World
 from envs import Env
+from options import Config
 from records import console
 from records.checkpoint import append_row, cut_log, write_text
 from records.metrics import alarms, step_line
@@ -51,19 +52,18 @@ def on_main(world: World, action: Callable[[], T]) -> T | None:
 class Log:
     """The logs of a run folder and its lines on the console.
 
-    `policies` and `agents` are names, in the order they are shown; `trees` environments of each step are recorded.
-    `level(step, env)` and `held_out(number)` make the environments of a step and those of the evaluations again;
-    `solved` says whose success a step line shows ("best of 8 solved"); `track` gets the numbers too.
+    `policies` and `agents` are names, in the order they are shown. `level(step, env)` and `held_out(number)` make the
+    environments of a step and those of the evaluations again. `track` gets the numbers too.
     """
 
     def __init__(
-        self, run: Path, world: World, steps: int, agents: Sequence[str], policies: Sequence[str], decode: Decode,
-        trees: int, level: Callable[[int, int], Env], held_out: Callable[[int], Env], track: Track | None = None,
-        solved: str = "solved",
+        self, run: Path, world: World, config: Config, agents: Sequence[str], policies: Sequence[str], decode: Decode,
+        level: Callable[[int, int], Env], held_out: Callable[[int], Env], track: Track | None = None,
     ):  # fmt: skip
-        self.run, self.world, self.steps, self.trees, self.solved = run, world, steps, trees, solved
-        self.agents, self.policies, self.decode = tuple(agents), list(policies), decode
-        self.level, self.held_out, self.track = level, held_out, track or (lambda row, step: None)
+        self.run, self.world, self.steps, self.trees, self.decode = run, world, config.steps, config.trees, decode
+        self.agents, self.policies, self.level, self.held_out = agents, policies, level, held_out
+        self.solved = f"best of {config.num_candidates} solved" if config.sampling == "tree" else "solved"
+        self.track = track or (lambda row, step: None)
 
     def progress(self, first: int) -> Iterator[int]:
         """The steps from `first` on, with a bar where it is seen."""

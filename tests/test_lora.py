@@ -35,6 +35,7 @@ from model.packing import pack_samples
 from model.policy import make_policy
 from options import parse
 from records.checkpoint import latest_checkpoint
+from records.console import half_up
 from sampling.transformers_engine import TransformersEngine
 from update import update
 
@@ -299,7 +300,7 @@ def test_another_rank_of_adapters_is_refused(run):
 def test_a_run_is_evaluated_moved_and_merged(run, tmp_path, capsys):
     expected = lines(capsys, run, "--envs", 6)
     saved = [json.loads(line) for line in (run / "evaluations.jsonl").read_text().splitlines()][-1]
-    assert expected[-1].startswith(f"success {saved['success']:.2f} ")
+    assert expected[-1].startswith(f"success {half_up(saved['success'])} ")
     merged = lines(capsys, run, "--envs", 6, "--merge", tmp_path / "merged")
     assert merged == expected
     team = [f"{name}={tmp_path / 'merged' / name}" for name in ROLES]

@@ -8,12 +8,14 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import asdict
 
 import pytest
 from test_show import a_run, read
 from test_trees import record
 
 import report
+from options import parse
 from records.checkpoint import append_row
 from rollout import rollout_chains
 from tasks.plan_path import PlanPath
@@ -21,10 +23,8 @@ from tasks.plan_path import PlanPath
 HOSTILE = (
     "5</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"><!-- \u2028 &lt;"
 )
-CONFIG = {
-    "task": "toy", "workflow": "mas", "sampling": "tree", "num_candidates": 3, "max_turns": 2, "model": ["tiny"],
-    "envs_per_step": 2, "steps": 2, "alpha": 1.0, "normalize": "std", "seed": 3,
-}  # fmt: skip
+OPTIONS = "--num-candidates 3 --max-turns 2 --envs-per-step 2 --steps 2 --lr 0.002 --device cpu"
+CONFIG = asdict(parse(OPTIONS.split()))
 
 
 @pytest.fixture
@@ -102,9 +102,9 @@ def test_several_runs_share_the_charts_and_the_options_that_differ_are_named(run
     output = run.with_name("comparison.html")
     assert capsys.readouterr().out.startswith(f"{output}: 2 of 2 steps, 2 of 2 steps, 2 of 2 steps, ")
     data = embedded(output.read_text(encoding="utf-8"))
-    assert data["facts"][0] == ["demo (1)", "toy (mas), 2 of 2 steps"]
+    assert data["facts"][0] == ["demo (1)", "plan_path (mas), 2 of 2 steps"]
     assert ["alpha", "1.0 | 0.5 | 1.0"] in data["facts"]
-    assert ["lr", "None | 0.001 | None"] in data["facts"]
+    assert ["lr", "0.002 | 0.001 | 0.002"] in data["facts"]
     names = [line["name"] for line in data["charts"][1]["series"]]
     assert names == [f"{name} {agent}" for name in ("demo (1)", "other", "demo (3)") for agent in ("ann", "bob")]
     assert data["sets"] == {}
@@ -171,16 +171,17 @@ STAGE = ("episodes", 0, "stages", 0)
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda run: (run / "config.json").unlink(), "holds no run (no config.json)"),
+        (lambda run: (run / "config.json").unlink(), "holds no run that can be read (no config.json)"),
         (lambda run: (run / "metrics.jsonl").unlink(), "metrics.jsonl has no finished step yet"),
         (lambda run: (run / "trees.jsonl").write_text('{"step": 0}\n{"step"\n'), "trees.jsonl, line 2"),
         (lambda run: (run / "trees.jsonl").write_text('{"step": 0}\n'), "trees.jsonl, row 1: env is missing"),
         (lambda run: (run / "timing.jsonl").write_text("[1]\n"), "timing.jsonl, line 1"),
         (lambda run: (run / "metrics.jsonl").write_bytes(b"\xff\n"), "metrics.jsonl"),
-        (lambda run: (run / "config.json").write_text("[]"), "config.json"),
-        (lambda run: (run / "config.json").write_text("{}"), "config.json, row 1: task is missing"),
-        (spoil("config.json", "model", value=7), "config.json, row 1, model: '7'"),
-        (spoil("config.json", "steps", value="many"), "config.json, row 1, steps: 'many'"),
+        (spoil("config.json", "model", value=7), "config.json: model cannot be 7"),
+        (
+            spoil("config.json", "sha256", value="1f"),
+            "config.json: another version wrote it; commit 2d69621",
+        ),
         (spoil("metrics.jsonl", "step", value=None), "metrics.jsonl, row 1, step: 'None'"),
         (spoil("metrics.jsonl", "solved", value="all"), "metrics.jsonl, row 1, solved: 'all'"),
         (spoil("metrics.jsonl", "solved", value=10**400), "metrics.jsonl, row 1, solved: '1000"),

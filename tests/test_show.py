@@ -9,6 +9,7 @@ from test_trees import Drawn
 
 from distributed.world import World
 from grouping import assign_advantages, group_samples
+from options import Config
 from records import console
 from records.log import LEVELS, Log
 from records.metrics import alarms, groups_per_turn, rollout_metrics, step_line
@@ -100,10 +101,9 @@ def test_only_the_main_rank_has_a_bar_and_only_on_a_terminal(tmp_path, monkeypat
 
 
 def make_log(folder, world=None, trees=2, level=Drawn):
-    return Log(
-        folder, world or World(), 2, ["ann", "bob"], ["p"], ScriptedEngine.decode, trees, lambda step, env: level(),
-        lambda number: level(), solved="best of 3 solved",
-    )  # fmt: skip
+    config = Config(steps=2, num_candidates=3, trees=trees)
+    levels = (lambda step, env: level(), lambda number: level())
+    return Log(folder, world or World(), config, ("ann", "bob"), ["p"], ScriptedEngine.decode, *levels)
 
 
 def evaluation(script=lambda request, k: "1", count=6):

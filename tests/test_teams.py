@@ -17,6 +17,7 @@ from distributed.world import World, start
 from model import tiny
 from options import parse, policy_map, sources
 from records.checkpoint import checkpoints, latest_checkpoint
+from records.console import half_up
 from records.parts import part_of_run
 
 RUN = "--steps 1 --envs-per-step 2 --num-candidates 2 --eval-envs 6 --device cpu".split()  # noqa: SIM905
@@ -278,7 +279,7 @@ def test_a_step_of_a_run_is_evaluated(shared, capsys):
     start = json.loads((shared / "evaluations.jsonl").read_text().splitlines()[0])
     printed = lines(capsys, f"{shared}@0", "--envs", 6)
     assert printed[0].startswith("plan_path (mas), step-000000")
-    assert printed[-1].startswith(f"success {start['success']:.2f} ")
+    assert printed[-1].startswith(f"success {half_up(start['success'])} ")
 
 
 def test_a_run_or_a_team_and_not_both(shared):

@@ -18,6 +18,7 @@ import prepare
 import train
 from options import Config, load, parse, policy_map
 from records.checkpoint import latest_checkpoint
+from records.console import half_up
 from tasks.boards import Board
 
 ROOT = Path(__file__).parent.parent
@@ -154,7 +155,7 @@ def test_the_last_line_is_the_result(tmp_path, capsys):
     assert "<|user|>" in out  # the first prompt, as the model sees it
     evaluations = rows(tmp_path / "run", "evaluations.jsonl")
     assert [(row["step"], row["n"]) for row in evaluations] == [(0, 4), (2, 4)]
-    assert out.strip().splitlines()[-1].startswith(f"held-out success {evaluations[0]['success']:.2f} -> ")
+    assert out.strip().splitlines()[-1].startswith(f"held-out success {half_up(evaluations[0]['success'])} -> ")
 
 
 @pytest.mark.parametrize(

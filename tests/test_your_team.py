@@ -11,6 +11,7 @@ import pytest
 
 import evaluate
 import train
+from records.console import half_up
 from tools import check, play
 
 ROOT = Path(__file__).parent.parent
@@ -101,4 +102,4 @@ def test_the_trainings_end_as_the_page_says(tmp_path, capsys):
     assert naive["success"] < 0.2
     assert repaired["success"] > 0.85
     evaluate.main([str(tmp_path / "runs/newsroom")])
-    assert capsys.readouterr().out.splitlines()[-1].startswith(f"success {repaired['success']:.2f}")
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"success {half_up(repaired['success'])}")
