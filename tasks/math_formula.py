@@ -37,7 +37,7 @@ _PAIRS = {"(": ")", "{": "}", "[": "]", "|": "|", r"\lfloor": r"\rfloor", r"\lce
 _STARTS = _CALLS.keys() | {r"\frac", r"\sqrt", r"\binom", r"\pi", "(", "{", r"\lfloor", r"\lceil"}
 _LOG_BASE = Symbol("base of \\log", positive=True)
 _MISREAD = re.compile(  # what the grammar has, but what may mean something else; each line with an example
-    r"\\frac \{ d .*\} \{ d [a-zA-Z\\]"  # d y / d x
+    rf"(?<![\\\w])d {LETTER}"  # d y / d x
     r"|\^ \{ \( \w+ \) \}"  # f^{(2)}
     r"|(?<![\\\w])[fghFGH] \(|\^ \{ - \d+ \} \("  # f(x + 1), f^{-1}(x)
     rf"|(?:(?<![\\\w]){LETTER}|(?<!\\log )_ (?:\{{ [^{{}}]* \}}|[^ {{}}]+)) \( [^-()+]*\)"  # P(x); n(n-1) is a product
@@ -47,7 +47,7 @@ _MISREAD = re.compile(  # what the grammar has, but what may mean something else
     r"|\^ (?:T|\{ T \})(?: |$)|[A-Z] \^ (?:[tH](?: |$)|\{ -)"  # transposes and inverses
     r"|[A-Z] (?:[\^_] (?:\{ [^{}]* \}|[^ {}]+) )*(?:\\cdot |\* )?[A-Z](?: |$)"  # AB and BA are matrices
     r"|[a-zA-Z] \\times [a-zA-Z\\]"  # a product of vectors
-    r"|\\Delta [a-zA-Z\\(]"  # an operator
+    r"|\\[dD]elta [a-zA-Z\\(]"  # an operator
 )
 
 

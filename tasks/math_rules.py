@@ -39,7 +39,7 @@ def equal(gold: str, answer: str, tolerance: Tolerance = ()) -> bool:
         return gold.isalpha() and gold.casefold() == answer.casefold()
     # A formula of one letter has it in either case, 3R^2 and 3r^2; but 5 g are not 5 G, and e and i are constants.
     letters = [{token for token in side if token.isalpha()} for side in (golds, answers)]
-    if len(golds) < 3 or any(len(found) != 1 or found & {"e", "i"} for found in letters):
+    if not set("^+-=<>(") & set(golds) or any(len(found) != 1 or found & {"e", "i"} for found in letters):
         return False
     swapped = [token.swapcase() if token.isalpha() else token for token in answers]
     return letters[0] <= set(swapped) and same(golds, swapped, tolerance)
@@ -88,9 +88,9 @@ def _plain(tokens: Tokens) -> str:
 
 # ----------------------------------------------------------------------------------------------- lists, tuples and sets
 
-_OPEN, _CLOSE = ("(", "[", "{", r"\{", r"\matrix"), (")", "]", "}", r"\}", r"\endmatrix")
+_OPEN, _CLOSE = ("(", "[", "{", r"\{", r"\langle", r"\matrix"), (")", "]", "}", r"\}", r"\rangle", r"\endmatrix")
 _SETS = ("(", "[", r"\{", r"\reals", r"\emptyset")
-_PAIRS = ("()", "(]", "[)", "[]", "{}", r"\{\}", r"\matrix\endmatrix")
+_PAIRS = ("()", "(]", "[)", "[]", "{}", r"\{\}", r"\langle\rangle", r"\matrix\endmatrix")
 
 
 def _cut(tokens: Tokens, *marks: str) -> tuple[list[Tokens], list[str]]:
@@ -138,7 +138,8 @@ def _group(tokens: Tokens) -> tuple[str, list[Tokens]]:
     items = _cut(inside, ",", ";")[0]
     if len(items) > 1 and r"\pm" not in tokens:  # (x + 1) is no tuple; [1,2,3] is no interval
         kind = tokens[0] + tokens[-1]
-        return "()" if kind == "[]" and len(items) != 2 else kind, items
+        vector = kind == r"\langle\rangle" and not any(map(str.isalpha, inside))  # <u,v> is a product
+        return "()" if vector or (kind == "[]" and len(items) != 2) else kind, items
     union = _cut(tokens, r"\cup")[0]
     return ("cup", union) if len(union) > 1 else ("", _elements(tokens))
 

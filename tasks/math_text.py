@@ -53,14 +53,14 @@ def _plain_characters(text: str) -> str:
 
 _SYNONYMS = (  # commands, and the token that they mean; layout is no token
     r"left right middle big Big bigg Bigg bigl bigr Bigl Bigr displaystyle limits quad qquad: dfrac tfrac cfrac:\frac "
-    r"dbinom tbinom:\binom lbrace:\{ rbrace:\} langle:( rangle:) vert lvert rvert mid:| div:/ lt:< gt:> "
+    r"dbinom tbinom:\binom lbrace:\{ rbrace:\} vert lvert rvert mid:| div:/ lt:< gt:> "
     r"leq leqslant:\le geq geqslant:\ge neq:\ne vee:\lor wedge:\land ldots cdots:\dots varnothing:\emptyset"
 )
 _TOKENS = {"$": '"dollar', r"\$": '"dollar', "€": '"euro', "£": '"pound-sterling', "¥": '"yen', r"\%": "%"}
 _TOKENS |= {"\\" + name: token for names, token in re.findall(r"([\w ]+):(\S*)", _SYNONYMS) for name in names.split()}
 FUNCTIONS = "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln exp sqrt gcd lcm floor ceil"
 _BARE = {"pi": r"\pi", "infinity": r"\infty", "infty": r"\infty", "oo": r"\infty", "percent": "%", "sign": '"sgn'}
-_BARE |= {name: "\\" + name for name in FUNCTIONS.split()}
+_BARE |= {name: "\\" + name for name in FUNCTIONS.split() if name != "sec"}  # seconds
 
 
 def _repeating(match: re.Match[str]) -> str:
@@ -160,12 +160,12 @@ def _read(text: str, tokens: list[str], quoted: bool = False) -> None:
 def _is_product(text: str, start: int, end: int, tokens: list[str]) -> bool:
     """Are letters side by side a product, as in 2ab? Not as an answer of their own, beside words, or as a unit."""
     run, left, right = text[start:end], tokens[-1] if tokens else "", text[end : end + 2]
-    if not run.islower() or len(run) > 4 or run in _SMALL_WORDS.split() or (run[0] == "d" and len(run) == 2):
+    if not run.islower() or len(run) > 4 or run in _SMALL_WORDS.split() or re.search("d.", run):  # dx
         return False
     gap = text[start - 1 : start] == " "
     if (gap and (left[:1].isalnum() or left[:1] in ('"', ")", "}"))) or (right[:1] == " " and right[1:].isalpha()):
         return False
-    if left[:1].isdigit() and run != "in" and _unit_name('"' + run):  # 17cm, but 5in is a product
+    if left[:1].isdigit() and run in ("mm", "cm", "km", "kg"):  # 17cm, but 5in and 3mg are products
         return False
     operand = left in ("+", "-", "*", "^", "_", "|", "{") or left[:1].isdigit() or (left[:1] == "\\" and len(left) > 2)
     return operand or (right.strip()[:1] in tuple("+-*/^_!|\\") and right != r"\}")
