@@ -55,7 +55,8 @@ def read_problem(row: dict[str, Any]) -> Question:
     fields = {str(name).lower(): value for name, value in row.items() if value not in (None, "", [])}
     asked = next((name for name in ("question", "problem", "prompt") if name in fields), "question")
     told = next((name for name in ("final_answer", "answer", "solution") if name in fields), "answer")
-    answers = fields.get(told) if isinstance(fields.get(told), list) else [fields.get(told)]
+    given: Any = fields.get(told)
+    answers = given if isinstance(given, list) else [given]
     for field, values in ((asked, [fields.get(asked)]), (told, answers)):
         kinds = str if field == asked else str | int | float
         if not all(isinstance(value, kinds) and not isinstance(value, bool) and str(value).strip() for value in values):

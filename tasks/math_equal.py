@@ -45,6 +45,11 @@ _MARKS = re.compile(
 _BLANKS = re.compile(r"\s*")
 
 
+def _after_blanks(text: str, at: int) -> int:
+    blanks = _BLANKS.match(text, at)
+    return blanks.end() if blanks else at
+
+
 def extract_answer(text: str) -> str | None:
     r"""The answer a response commits to: the last non-empty \boxed{} or \fbox{} (also `\boxed 6`); None without one.
 
@@ -64,9 +69,9 @@ def extract_answer(text: str) -> str | None:
             resume = resume if opened else text.find("\n", mark.end()) % (len(text) + 1)
         elif mark[0] == "}":
             box, start = opened.pop() if opened else (-1, 0)
-            first = _BLANKS.match(text, start).end()
+            first = _after_blanks(text, start)
             if box >= 0 and first < mark.start():
-                if first != outside[0] or _BLANKS.match(text, outside[1]).end() != mark.start():
+                if first != outside[0] or _after_blanks(text, outside[1]) != mark.start():
                     place = start, mark.start()
                 outside = box, mark.end()
         elif mark[0].endswith("{") and mark[0] != r"\{":

@@ -133,7 +133,7 @@ class _Parser:
 
     def pair(self, product: bool = False) -> Any:
         """What stands in brackets, or between bars."""
-        closing, bars = _PAIRS.get(self.next), self.bars
+        closing, bars = _PAIRS.get(self.next, "a bracket"), self.bars
         self.bars = self.next == "|"
         self.at += 1
         value = self.product() if product else self.sum()

@@ -213,11 +213,14 @@ def _combined(parts: list[Tokens], marks: set[str]) -> tuple[str, Tokens] | None
     """x<2 or x>5 as a union, x>2 and x<5 as one interval; None for lists."""
     found = [_range(*_cut(part, *_RELATIONS)) or ("", []) for part in parts]
     names, values = {name for name, _ in found}, [value for _, value in found]
-    if len(names) == 1 and "" not in names and marks <= {'"or', r"\lor"}:
-        return *names, [token for value in values for token in (r"\cup", *value)][1:]
+    if len(names) > 1 or "" in names:
+        return None
+    (name,) = names
+    if marks <= {'"or', r"\lor"}:
+        return name, [token for value in values for token in (r"\cup", *value)][1:]
     for above, below in (values, values[::-1]) if len(values) == 2 and marks <= {'"and', r"\land"} else ():
-        if len(names) == 1 and above[-2:] == [*_HIGH, ")"] and below[:3] == ["(", *_LOW]:
-            return *names, above[:-2] + below[4:]
+        if above[-2:] == [*_HIGH, ")"] and below[:3] == ["(", *_LOW]:
+            return name, above[:-2] + below[4:]
     return None
 
 

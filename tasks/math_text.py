@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from functools import lru_cache
+from typing import Any
 
 # ----------------------------------------------------------------------------------------------------------- characters
 
@@ -70,14 +71,15 @@ def _repeating(match: re.Match[str]) -> str:
 
 
 # Blanks are single by now, so ` ?` is enough, and no pattern scans a row of blanks twice.
-_SPELLINGS = [
+_SPELLINGS: list[tuple[re.Pattern[str], Any]] = [  # the replacement is a text or a function
     (re.compile(pattern), replacement)
     for pattern, replacement in [
         (r"\\! ?", ""),
         (r"\{,\}", ","),
         (r"(?<!\\)\\[,;: ()\[\]]|~", " "),  # not in the \\ between rows of a matrix
         (r"\\math(?:bf|sf|tt|it) ?\{([0-9]+)\}|\\mathit ?\{([A-Za-z])\}", r"\1\2"),
-        (r"\\mathbb ?(?:R(?![a-zA-Z])|\{ ?R ?\})", r"\\reals "),
+        (r"\\mathbb ?\{ ?([A-Z]) ?\}", r"\\mathbb \1"),
+        (r"\\mathbb ?R(?![a-zA-Z])", r"\\reals "),
         (r"\\\{ ?\\\}", r"\\emptyset "),
         (r"<=", r"\\le "),
         (r">=", r"\\ge "),
@@ -163,12 +165,15 @@ def _is_product(text: str, start: int, end: int, tokens: list[str]) -> bool:
     if not run.islower() or len(run) > 4 or run in _SMALL_WORDS.split() or re.search("d.", run):  # dx
         return False
     gap = text[start - 1 : start] == " "
-    if (gap and (left[:1].isalnum() or left[:1] in ('"', ")", "}"))) or (right[:1] == " " and right[1:].isalpha()):
+    if _unit_name('"' + run) and (gap or run in ("mm", "cm", "km", "kg")):  # 17cm, 5 in; but 5in and 3mg are products
         return False
-    if left[:1].isdigit() and run in ("mm", "cm", "km", "kg"):  # 17cm, but 5in and 3mg are products
+    # xy(x+y), but not sgn(x+y)
+    attached = (right[:1] in tuple("+-*/^_!|\\") and right != r"\}") or (right[:1] == "(" and len(run) == 2)
+    words = (gap and (left[:1].isalnum() or left[:1] in ('"', ")", "}"))) or (right[:1] == " " and right[1:].isalpha())
+    if words and not (attached and len(run) == 2):
         return False
-    operand = left in ("+", "-", "*", "^", "_", "|", "{") or left[:1].isdigit() or (left[:1] == "\\" and len(left) > 2)
-    return operand or (right.strip()[:1] in tuple("+-*/^_!|\\") and right != r"\}")
+    operand = left in tuple("+-*^_|{/") or left[:1].isdigit() or (left[:1] == "\\" and len(left) > 2)
+    return attached or operand or right in (" +", " -", " *", " /")
 
 
 # --------------------------------------------------------------------------------------------------------------- units
