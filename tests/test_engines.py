@@ -13,19 +13,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import ARCHITECTURES, ScriptedEngine, make_sample, objective, reference_logprobs, small_policy
+from helpers import ARCHITECTURES, make_sample, reference_logprobs, small_policy
 from torch import tensor
 
-from grouping import assign_advantages, group_samples
 from model import tiny
 from model.attention import packed
 from model.logprobs import token_logprobs
 from model.packing import pack_samples
 from model.policy import Policy, make_optimizer
-from sampling.requests import Request
+from sampling.engine import Engine
+from sampling.requests import Completion, Request
+from sampling.team import Team
 from sampling.transformers_engine import TransformersEngine, choose
 from sampling.vllm_engine import VllmEngine, import_vllm
-from update import update
 
 STOPS = {2, 4}  # the end token of the model and that of the tokenizer
 VOCABULARY, CONTEXT = 64, 256
@@ -285,17 +285,6 @@ def test_load_writes_every_weight(subject):
     subject.assert_log_probs(REQUESTS, subject.engine(REQUESTS, 2), which=1)
 
 
-def test_load_takes_values_not_references(subject):
-    """Trained weights reach the engine at the next load; a gradient never does."""
-    model = build_model().requires_grad_(True)
-    subject.engine.load(model.named_parameters())
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.zero_()
-    subject.assert_log_probs(REQUESTS, subject.engine(REQUESTS, 2))
-    assert not any(weight.grad_fn for weight in subject.weights_of_engine().parameters())
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -318,24 +307,6 @@ def test_load_refuses_weights_that_are_not_exactly_those_of_the_model(subject, c
 @pytest.mark.parametrize(("architecture", "tie"), [("qwen3", False), ("qwen2", True), ("llama", True)])
 def test_other_architectures(kind, architecture, tie):
     test_load_writes_every_weight(started(kind, architecture, tie))
-
-
-def test_the_engine_samples_from_the_weights_that_were_just_trained():
-    """After a large update: the greedy token of the engine is that of the trainer, and it has changed."""
-    policy = small_policy(lr=0.3)
-    engine = TransformersEngine(policy, 1)
-    engine.load(policy.model.named_parameters())
-    request = [Request("a", [5, 6], seed=0)]
-    before = engine(request, 1, 0.0)[0][0].ids
-    samples = [make_sample(float(token == 9), [5, 6], [token]) for token in (9, *before)]
-    assign_advantages(group_samples(samples))
-    update(policy, samples, objective())
-    assert engine(request, 1, 0.0)[0][0].ids == before  # until it is told
-    engine.load(policy.model.named_parameters())
-    ((completion,),) = engine(request, 1, 0.0)
-    with torch.no_grad():
-        assert completion.ids == [int(policy.model(tensor([[5, 6]])).logits[0, -1].argmax())]
-    assert completion.ids != before
 
 
 # --------------------------------------------------------------------------------------------------------------- vLLM
@@ -410,12 +381,6 @@ def test_a_weight_that_vllm_skips_is_an_error(vllm, monkeypatch):
         vllm.load(1)
 
 
-def test_sleep_changes_nothing_unless_it_was_asked_for(vllm):
-    before = vllm.run(REQUESTS, 2)
-    assert not vllm.engine.sleep()
-    vllm.assert_same(vllm.run(REQUESTS, 2), before)
-
-
 @pytest.mark.gpu
 def test_sleep_gives_memory_back_until_the_next_load():
     sleeper = Subject("vllm-cuda", sleep=True)
@@ -477,19 +442,6 @@ def test_without_vllm_the_error_says_what_to_install(monkeypatch):
 # ---------------------------------------------------------------------------------------------------- choose, scripted
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.5])
-def test_tokens_come_as_often_as_they_should(temperature):
-    """Stratified noise: the count of each token is within one of its probability times the number of draws."""
-    logits, draws = tensor([[2.0, 0.0, -1.0, -60.0]]), 10_000
-    noise = (torch.arange(draws, dtype=torch.float64) + 0.5) / draws
-    tokens, logps = choose(logits.expand(draws, -1), noise, temperature)
-    probabilities = (logits[0] / temperature).softmax(-1)
-    counts = torch.bincount(tokens, minlength=4)
-    assert (counts - probabilities * draws).abs().max() <= 1.0
-    assert counts[3] == 0
-    torch.testing.assert_close(logps, probabilities.log()[tokens], atol=1e-6, rtol=1e-6)
-
-
 @pytest.mark.parametrize("noise", [0.0, 1 - 1e-16])
 def test_the_ends_of_the_noise_never_choose_an_impossible_token(noise):
     logits = tensor([[float("-inf"), 1.0, 2.0, float("-inf")]])
@@ -498,10 +450,32 @@ def test_the_ends_of_the_noise_never_choose_an_impossible_token(noise):
     assert torch.isfinite(logp).all()
 
 
-def test_the_scripted_engine_writes_texts_and_remembers_requests():
-    engine = ScriptedEngine(lambda request, k: f"{request.agent}{k}")
-    requests = [Request("x", [1], 0), Request("y", [2], 8)]
-    replies = engine(requests, 2)
-    assert [[engine.decode("", c.ids) for c in row] for row in replies] == [["x0", "x1"], ["y0", "y1"]]
-    assert engine.requests == requests
-    assert engine.encode("x", [{"content": "ab"}]) == [97, 98]
+# ----------------------------------------------------------------------------------------------- policies on one engine
+
+
+class Named(Engine):
+    """Answers with the policy whose weights it has, and remembers whose it got."""
+
+    def __init__(self):
+        self.loaded = []
+
+    def load(self, weights):
+        self.loaded.append(weights)
+
+    def __call__(self, requests, n, temperature=1.0, top_p=1.0):
+        return [[Completion([ord(self.loaded[-1])], [0.0], "stop")] * n for _ in requests]
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_policies_take_turns_on_one_engine_and_its_weights_rarely_change(monkeypatch, rounds):
+    monkeypatch.setattr(Policy, "weights", lambda policy, dtype: policy.name)
+    engine, policies = Named(), {name: small_policy(name) for name in "xy"}
+    engine.dtype = torch.float32
+    team = Team(policies, {"ann": "x", "bob": "y"}, dict.fromkeys("xy", engine))
+    stream = team.sampler(1.0).stream(2)
+    for _ in range(rounds):
+        stream.submit([Request(agent, [1], 0) for agent in ("bob", "ann", "bob")])
+        found = {(request.agent, chr(c.ids[0])) for request, row in stream.collect() for c in row}
+        assert found == {("ann", "x"), ("bob", "y")}
+        assert not stream.busy(more=False)
+    assert engine.loaded == ["x", "y", "x", "y"][: rounds + 1]  # x y, y x, x y
