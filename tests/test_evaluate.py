@@ -12,6 +12,7 @@ import evaluate
 import train
 from envs import make_env
 from records.checkpoint import latest_checkpoint
+from records.console import half_up
 
 RUN = (
     "--steps 1 --envs-per-step 2 --num-candidates 2 --warm-start 20 --eval-envs 12 --max-turns 2 "
@@ -56,7 +57,7 @@ def test_a_run_is_evaluated_as_its_own_training_did_and_again_the_same(run, caps
     assert found, first[-1]
     saved = rows(run / "evaluations.jsonl")[-1]
     assert 0 < saved["success"] < 1, "a number that could be wrong"
-    assert found.groups() == (f"{saved['success']:.2f}", f"{saved['se']:.2f}")
+    assert found.groups() == (half_up(saved["success"]), half_up(saved["se"]))
     assert saved["se"] == pytest.approx(math.sqrt(saved["success"] * (1 - saved["success"]) / 12))
     assert first[1].startswith(f"turns used {saved['turns']:.2f}; ")
     for agent, share in saved["formats"].items():

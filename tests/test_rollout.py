@@ -399,4 +399,4 @@ def test_an_environment_that_starts_solved_needs_no_requests():
     result = rollout_tree([solved], engine, num_candidates=2, **arguments)
     assert (result.samples, engine.requests) == ([], [])
     assert [(e.ended, e.solved, e.turns) for e in result.episodes] == [("done", True, 0)]
-    assert str(evaluate([solved], engine, **arguments)) == "success 1.00 (n=1, se 0.00)"
+    assert evaluate([solved], engine, **arguments).success == 1.0
