@@ -87,18 +87,18 @@ def _run(test: dict) -> Test:
 
 
 def _call(test: dict) -> Test:
-    args = test["args"] if "args" in test else test["input"]
+    name, args = test["fn_name"], test["args"] if "args" in test else test["input"]
     if isinstance(args, str):  # one value a line; JSON takes every other blank for data
         args = [read_json(line) for line in args.split("\n") if line.strip(" \t\r")]
-    if not isinstance(args, (list, tuple)) or not str(test["fn_name"]).isidentifier():
+    if not isinstance(args, (list, tuple)) or not isinstance(name, str) or not name.isidentifier():
         raise ValueError("'args' must be a list, and 'fn_name' the name of a function")
     values = {"args": list(args), "expected": test["expected"] if "expected" in test else read_json(test["output"])}
     values |= {"accept": list(test["accept"])} if "accept" in test else {}
     if test.get("exact"):
         values = {name: from_data(value) for name, value in values.items()}
     to_data(list(values.values()))  # TypeError for what can neither be sent nor come back
-    if test.get("compare", "set") not in ("set", "truth"):
-        raise ValueError("'compare' must be 'set' or 'truth'")
+    if test.get("compare", "set") not in ("set", "truth") or not 0 <= test.get("atol", 0) < float("inf"):
+        raise ValueError("'compare' must be 'set' or 'truth', and 'atol' a tolerance")
     return Test({name: test[name] for name in ("fn_name", "given", "atol", "compare") if name in test}, **values)
 
 
@@ -243,12 +243,7 @@ EXAMPLES = tuple(
     )
     for name, text, code, calls in (
         ("add", "adds two integers.", "def add(a, b): return a + b", [([1, 2], 3), ([5, 5], 10), ([-3, 1], -2)]),
-        (
-            "count_a",
-            "counts the a's of a text.",
-            "def count_a(s): return s.count('a')",
-            [(["tree"], 0), (["banana"], 3)],
-        ),
+        ("count_a", "counts the a's.", "def count_a(s): return s.count('a')", [(["tree"], 0), (["banana"], 3)]),
         ("flip", "reverses a list.", "def flip(items): return items[::-1]", [([[1, 2, 3]], [3, 2, 1]), ([[]], [])]),
     )
 )

@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 
 MAX_CODE = 30_000  # characters that are parsed in search of a program, all blocks together: about 0.1 s
 
-_THOUGHT = re.compile(r"<(/?)think(?:ing)?>")
+_THOUGHT = re.compile(r"<(/?)(?:think(?:ing)?|thoughts?|reasoning)>", re.IGNORECASE)
 _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})(.*)$", re.MULTILINE)  # no two parts can match the same text: linear time
 warnings.filterwarnings("ignore", module=re.escape("<answer>"))  # a model's invalid escapes are not our user's concern
 
 
 def visible(text: str) -> str:
-    """A response without its thoughts: <think> or <thinking>, also unclosed, or opened by the template before it."""
+    """A response without its thoughts: <think>, <thinking> and the like, also unclosed, or opened by the template."""
     parts: list[str] = []
     start, thinking = 0, False
     for tag in _THOUGHT.finditer(text):

@@ -23,6 +23,7 @@ PROGRAMS = {  # answer -> its program
     "```python\ns = '''\n```'''\n```": "s = '''\n```'''\n",
     "<think>```python\nx\n```": None,
     "<thinking>\n```python\nx\n```\n</thinking> I give up.": None,
+    "<Thought>\n```python\nx\n```\n": None,
     "so it is\n```python\nx\n```\n</think>\n```python\ny\n```": "y\n",
     "```python\nx\n```\n<think>\n```python\ny\n```\n</think>": "x\n",
     **{f"```python\nx = 'a{blank}b'\n```": f"x = 'a{blank}b'\n" for blank in "\u2028\u2029\x85\x0c\x1c"},
