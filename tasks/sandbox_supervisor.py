@@ -5,13 +5,12 @@ It imports little, because starting Python is most of what a sandbox costs, and 
 itself: `supervise` returns in forked children only, with the program to become.
 """
 
+import _ctypes
 import builtins
-import ctypes
 import marshal
 import os
 import resource
 import select
-import struct
 import sys
 import time
 
@@ -76,13 +75,18 @@ def enter(stdin, out, err, limits, user, lock):
     os.closerange(3, 100)
 
 
+class Byte(_ctypes._SimpleCData):  # of `ctypes`, whose import would take a tenth of a sandbox's start-up time
+    _type_ = "c"
+
+
 def lock_in(lock):
     """Install the seccomp filter, for good."""
-    libc, code = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(lock, len(lock))
-    rules = struct.pack("HP", len(lock) // 8, ctypes.addressof(code))  # struct sock_fprog
-    for call in ((38, 1, 0, 0, 0), (22, 2, rules, 0, 0)):  # PR_SET_NO_NEW_PRIVS; PR_SET_SECCOMP, which asks for it
-        if libc.prctl(*call) != 0:
-            raise OSError(ctypes.get_errno(), "the seccomp filter was refused")
+    prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
+    code = (Byte * len(lock)).from_buffer_copy(lock)
+    rules = b"".join(n.to_bytes(8, "little") for n in (len(lock) // 8, _ctypes.addressof(code)))  # struct sock_fprog
+    for call in ((38, 1, 0, 0, 0), (22, 2, rules)):  # PR_SET_NO_NEW_PRIVS; PR_SET_SECCOMP, which asks for it
+        if _ctypes.call_function(prctl, call) != 0:
+            raise OSError("the seccomp filter was refused")
 
 
 def watch(child, out, err, timeout, output):
