@@ -1,10 +1,27 @@
 """The contract of an environment: what an agent sees, what its text does, and what it earns. No torch.
 
-An `Env` is one instance of a cooperative task for one or more agents. `observe` gives an agent its prompt as chat
-messages and changes nothing; `step` reads one agent's whole response, changes the state and returns a `Reward`; `copy`
-gives an independent twin, which is how tree sampling scores K candidates without one seeing another.
+One turn of `make_env("plan_path", rows=4, cols=4).reset(seed=3)`, word for word (rules in the system message left out):
 
-`make_env(task, workflow)` builds one; the tasks live in `tasks/`, or wherever you have yours.
+    tool_user sees    tool_user
+                      Board (P you, G goal, # blocked, . free):
+                      # . . .
+                      # G . #
+                      . # . .
+                      P . . .
+                      You are at (3,0), the goal is at (1,1). This is the first turn.
+      answers         #### [R, R, U]                                team 0.60 local 0.68    K candidates, each tried on
+                      #### [R, R]                                   team 0.40 local 0.52    its own copy; the first one
+                      #### [U, U, R]                                team 0.00 local 0.10    is worth most, so it is
+                      right, then up                                team 0.00 local 0.00    committed
+    planner sees      planner
+                      proposal [R, R, U]
+                      and the same board: a proposal moves nobody
+      answers         It stops below the goal. #### [R, R, U, U, L]  team 1.00 local 1.00    solved
+
+An `Env` is one instance of a cooperative task. `observe` gives an agent its prompt as chat messages and changes
+nothing; `step` reads one agent's whole response, changes the state and returns a `Reward`; `copy` gives an independent
+twin, which is how tree sampling scores K candidates without one seeing another. The tasks live in `tasks/`, or wherever
+you have yours; the smallest whole one is `examples/newsroom.py`.
 """
 
 from __future__ import annotations

@@ -228,14 +228,16 @@ def _try(
 
 
 def _act(twin: Env, key: GroupKey, text: str) -> _Branch:
-    """Act on a copy of the state. ValueError on a reward that is not finite."""
+    """Act on a copy of the state. ValueError on a reward that is not from 0 to 1."""
     try:
         reward, valid = twin.step(key.agent, text), True
     except InfraError:
         reward, valid = Reward(0.0, 0.0), False
+    except SystemExit as error:  # else a task could end the training, and nobody would know why
+        raise RuntimeError(f"{key}: {type(twin).__name__}.step called sys.exit") from error
     parts = [reward.team, reward.local, *reward.info.values()] if isinstance(reward, Reward) else [None]
-    if not all(isinstance(part, Real) and isfinite(part) for part in parts):
-        raise ValueError(f"{key}: {type(twin).__name__}.step returned {reward!r}, which is not finite or no Reward")
+    if not all(isinstance(part, Real) and 0 <= part <= 1 for part in parts):
+        raise ValueError(f"{key}: {type(twin).__name__}.step returned {reward!r}: all its numbers go from 0 to 1")
     return _Branch(twin, text, reward, valid)
 
 

@@ -10,7 +10,6 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-HERE, PYTHON = Path(__file__).parent, Path(traceback.__file__).parent
 TASKS = {  # task: "module:class", imported when it is asked for
     "plan_path": "tasks.plan_path:PlanPath",
     "sokoban": "tasks.sokoban:Sokoban",
@@ -25,14 +24,14 @@ def task_class(task: str) -> type:
     where, colon, name = TASKS.get(task, task).rpartition(":")
     if not colon:
         raise ValueError(f"unknown task {task!r}: choose one of {', '.join(TASKS)}, or file.py:Class of your own")
+    sys.path += {str(Path(where).resolve().parent)} - set(sys.path)  # where a file, or a module, has its neighbours
     try:
-        module = _module_of_file(Path(where)) if where.endswith(".py") else _module(where)
-    except Exception as error:  # a file of one's own may raise anything
+        module = _module_of_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+    except (Exception, SystemExit) as error:  # a file of one's own may raise anything
         raise ValueError(f"task {task!r}: {in_one_line(error)}") from error
     found = getattr(module, name, None)
     if not isinstance(found, type):
-        classes = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
-        raise ValueError(f"task {task!r}: {where} has no class {name}; it defines {', '.join(classes) or 'nothing'}")
+        raise ValueError(f"task {task!r}: {where} has no class {name}")
     return found
 
 
@@ -43,18 +42,10 @@ def located(task: str) -> str:
 
 
 def in_one_line(error: BaseException) -> str:
-    """An exception: its type, its text, and the line of the user's own code that raised it."""
-    frames = [(Path(frame.filename), frame) for frame in traceback.extract_tb(error.__traceback__)]
-    own = [frame for path, frame in frames if not {HERE, PYTHON} & {*path.parents} and path.suffix == ".py"]
-    own = [frame for frame in own if "site-packages" not in frame.filename]
-    place = f" ({own[-1].name}, line {own[-1].lineno} of {Path(own[-1].filename).name})" if own else ""
+    """An exception: its type, its text, and the last line of Python that it went through."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({frames[-1].name}, line {frames[-1].lineno} of {Path(frames[-1].filename).name})" if frames else ""
     return " ".join(f"{type(error).__name__}: {error}{place}".split())
-
-
-def _module(name: str) -> ModuleType:
-    """A module that Python finds, or one in the working directory."""
-    _search(Path.cwd())
-    return importlib.import_module(name)
 
 
 def _module_of_file(path: Path) -> ModuleType:
@@ -62,19 +53,12 @@ def _module_of_file(path: Path) -> ModuleType:
     name = f"task_{path.stem}_{zlib.crc32(str(path.resolve()).encode()):08x}"
     if name not in sys.modules:
         spec = spec_from_file_location(name, path)
-        if spec is None or spec.loader is None:
-            raise ImportError(f"{path} is not a Python file")
-        _search(path.parent)  # for the modules beside it
-        sys.modules[name] = module_from_spec(spec)
+        assert spec is not None
+        assert spec.loader is not None
+        module = sys.modules[name] = module_from_spec(spec)
         try:
-            spec.loader.exec_module(sys.modules[name])
+            spec.loader.exec_module(module)
         except BaseException:
             del sys.modules[name]
             raise
     return sys.modules[name]
-
-
-def _search(folder: Path) -> None:
-    """Python looks for modules in this folder too, after all others."""
-    if str(folder.resolve()) not in sys.path:
-        sys.path.append(str(folder.resolve()))

@@ -58,7 +58,7 @@ class Toy(Env):
         self.done = text.endswith(("!", "."))
         self.solved = text.endswith("!")
         local = float("nan") if text == "nan" else int(text[0]) / 10
-        return Reward(float(self.solved), local, {"format": 1.0, "actions": float(len(self.log))})
+        return Reward(float(self.solved), local, {"format": 1.0, "actions": len(self.log) / 100})
 
     def copy(self) -> Toy:
         return copy.deepcopy(self)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import envs
 from envs import InfraError, Reward, make_env, mixed_reward
 from tasks import boards, sokoban, sudoku
 from tasks.boards import parse_answer
@@ -348,6 +349,21 @@ def test_a_noisy_program_is_good_as_a_whole():
     rng, env = np.random.default_rng(0), make_env("sudoku", tool="python").reset(seed=0)
     texts = [env.noisy_answer(rng, 0.5) for _ in range(100)]
     assert 30 < max(map(texts.count, texts)) * 100 / 80 < 70  # one in five has a mistake
+
+
+def test_the_turn_at_the_top_of_envs_is_a_real_one():
+    env: Any = make_env("plan_path", rows=4, cols=4).reset(seed=3)
+    shown = str(envs.__doc__)
+    assert prompt(env, "tool_user") in "\n".join(line[22:] for line in shown.splitlines())
+    answers = re.findall(r"(\S[^\n]*?) {2,}team (\S+) local (\S+)", shown.replace("answers ", "        "))
+    assert len(answers) == 5
+    for text, team, local in answers:
+        agent = "planner" if "below the goal" in text else "tool_user"
+        if agent == "planner":
+            env.step("tool_user", answers[0][0])
+            assert prompt(env).startswith("planner\nproposal [R, R, U]\n")
+        reward = env.copy().step(agent, text)
+        assert (f"{reward.team:.2f}", f"{reward.local:.2f}") == (team, local)
 
 
 def test_mixed_reward():

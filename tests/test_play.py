@@ -1,6 +1,7 @@
-"""`python -m tools.play` with a trained team: its answers, its candidates, and "?"; without one see test_envs.py."""
+"""`python -m tools.play`: games of one person, and with a trained team: its answers, its candidates, and "?"."""
 
 import io
+import json
 import re
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import train
+from envs import make_env
 from tools import play
 
 ROOT = Path(__file__).parent.parent
@@ -46,12 +48,48 @@ def refusal(capsys):
     return refused
 
 
+@pytest.mark.parametrize("task", ["plan_path", "sokoban", "sudoku"])
+def test_the_boards_of_the_default_run_are_drawn_once_a_turn_and_the_rules_once(task, console):
+    out = console("#### []\n" * 3, task, "--seed", 3)
+    small = {"rows": 6, "cols": 6, "blocks": 0.12, "max_moves": 8, "view": "cells"} if task == "plan_path" else {}
+    env = make_env(task, **small)
+    assert out.count(env.reset(seed=3).render().rpartition("\n")[0]) == 2  # two turns, the second without its end
+    assert [out.count(f"[{agent}: system]") for agent in ("tool_user", "planner")] == [1, 1]
+    assert [out.count(f"[{agent}: user]") for agent in ("tool_user", "planner")] == [2, 2]
+    assert out.endswith("End of input.\n")
+
+
+def test_a_game_played_to_the_end(console):
+    """The way of a proposal and that of the decision are drawn; the final board comes last."""
+    out = console("I think\nthis: #### [R, R, U]\n\n#### [R, R, U, U, L]\n", "plan_path", "--seed", 3, "rows=4",
+                  "cols=4", "blocks=0.22", "view=grid")  # fmt: skip
+    assert "-> team=0.60 local=0.68 format=1.00 executes=1.00\n# . . .\n# G . #\n. # ^ .\nP > > ." in out
+    assert "proposal [R, R, U]\n(the board above)" in out
+    assert "-> team=1.00 local=1.00 format=1.00 legal=1.00\n# . . .\n# G ^ #\n. # ^ .\nP > > ." in out
+    assert out.endswith("Solved.\n")
+
+
+def test_math_and_code_are_played_from_a_file(tmp_path, console, refusal):
+    (tmp_path / "math.jsonl").write_text(
+        '{"question": "What is 4 + 5?\x1b[2J", "answer": "9"}\n'.replace("\x1b", "\\u001b")
+    )
+    out = console("I add.\n\\boxed{9}\n\n```python\nprint(9)\n```\n", "math", "--data", tmp_path / "math.jsonl")
+    assert out.count("What is 4 + 5?\\x1b[2J") == 2  # shown as text, and the screen stays
+    assert out.count("team=1.00 local=1.00") == 2
+    assert out.endswith("Solved.\n")
+    row = {"question": "Print 7.", "tests": [{"input": "", "output": "7\n"}], "solutions": ["print(7)"]}
+    (tmp_path / "code.jsonl").write_text(json.dumps(row) + "\n")
+    out = console("```python\n\nprint(7)\n```\n", "code", "--workflow", "single", "--data", tmp_path / "code.jsonl")
+    assert "team=1.00 local=1.00" in out
+    assert "nowhere.jsonl" in refusal("math", "--data", tmp_path / "nowhere.jsonl")
+
+
 def test_a_person_and_a_team_play_together(run, console):
     out = console("#### []\n" * 2, "plan_path", "--team", run, "--as", "planner", "--seed", 1)
     assert out.count("[tool_user of the team]") == 2  # two turns, as the run had
     assert out.count("[planner: user]") == 2
     assert "[tool_user: user]" not in out
-    assert out.endswith("The turns are over: unsolved.\n") or out.endswith("Solved.\n")
+    assert out.endswith(("The turns are over: unsolved.\n", "Solved.\n"))
     assert out == console("#### []\n" * 2, "plan_path", "--team", run, "--as", "planner", "--seed", 1)
     assert out != console("#### []\n" * 2, "plan_path", "--team", run, "--as", "planner", "--seed", 2)
 
@@ -62,44 +100,37 @@ def test_a_question_mark_shows_what_the_team_would_answer(run, console):
     assert len(rows) == play.HINTS
     best = [float(team) + float(local) for mark, team, local in rows if mark == "*"]
     assert best == [max(float(team) + float(local) for _, team, local in rows)]
-    assert out.endswith("End of input.\n")
     assert '"?" shows' in out
 
 
-def test_the_team_takes_the_best_of_its_candidates(run, console):
-    out = console("", "plan_path", "--team", run, "--candidates", 3)
+def test_the_team_alone_takes_the_best_of_its_candidates(run, console):
+    (model,) = Path(run, "checkpoints").glob(
+        "step-000001/shared"
+    )  # a model plays as a run does, with the task's options
+    out = console("", "plan_path", *BOARD.split(), "--team", model, "--max-turns", 2, "--candidates", 3)
     turns = out.count("of the team]")
     assert turns in (2, 4)
-    assert len(re.findall(r"^[* ] team=", out, re.M)) == 3 * turns
     blocks = re.findall(r"((?:^[* ] team=.*\n){3})(?:.*\n)*?-> (team=\S+ local=\S+)", out, re.M)
     assert len(blocks) == turns
-    for block, committed in blocks:
-        assert f"* {committed}" in block
-
-
-def test_a_team_alone_shows_a_game(run, console):
-    out = console("", "plan_path", "--team", run)
+    assert all(f"* {committed}" in block for block, committed in blocks)
     assert "Ctrl-D" not in out
-    assert out.index("P") < out.index("[tool_user of the team]")  # the board comes first
-    assert "[planner of the team]" in out
 
 
-def test_a_model_plays_too(run, console):
-    (model,) = Path(run, "checkpoints").glob("step-000001/shared")
-    arguments = ["plan_path", *BOARD.split(), "--team", model, "--max-turns", 2, "--as", "planner"]
-    out = console("#### []\n" * 2, *arguments)
-    assert out.count("[tool_user of the team]") == 2
-
-
-def test_what_does_not_fit_is_refused(run, refusal, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert "it was trained on plan_path, not on sudoku" in refusal("sudoku", "--team", run)
-    assert "--as poet: the roles are tool_user, planner" in refusal("plan_path", "--team", run, "--as", "poet")
-    assert "need --team" in refusal("plan_path", "--as", "planner")
-    assert "runs/missing: there is no such folder" in refusal("plan_path", "--team", "runs/missing")
-    assert "keeps the options it was trained with" in refusal("plan_path", "rows=4", "--team", run)
-    assert "it has tool=direct rows=10" in refusal("plan_path", "row=4")
-    assert "unknown task 'chess'" in refusal("chess")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("sudoku --team RUN", "it was trained on plan_path, not on sudoku"),
+        ("plan_path --team RUN --as poet", "--as poet: the roles are tool_user, planner"),
+        ("plan_path --as planner", "need --team"),
+        ("plan_path --team runs/missing", "runs/missing"),
+        ("plan_path row=4", "plan_path has tool=direct rows=10"),
+        ("chess", "unknown task 'chess'"),
+        ("sudoku --data x.jsonl", "--data x.jsonl"),
+        ("sudoku --workflow ensemble", "workflow='ensemble': choose mas or single or tool"),
+    ],
+)
+def test_what_does_not_fit_is_refused(run, refusal, words, message):
+    assert message in refusal(*words.replace("RUN", run).split())
 
 
 def test_a_class_in_a_file_is_played(console):

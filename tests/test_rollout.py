@@ -62,7 +62,12 @@ def test_simultaneous_agents_see_the_start_of_the_turn_only():
 
 def test_simultaneous_agents_still_act_in_order():
     result, _ = tree([Toy(simultaneous=True)], lambda request, k: f"{k}", k=2, turns=1)
-    assert [sample.info["actions"] for sample in result.samples] == [1, 1, 2, 2]  # bob is scored after ann's commit
+    assert [sample.info["actions"] for sample in result.samples] == [
+        0.01,
+        0.01,
+        0.02,
+        0.02,
+    ]  # bob is scored after ann's commit
 
 
 def test_the_planner_sees_the_committed_proposal_of_the_same_turn():
@@ -92,7 +97,7 @@ def test_every_agent_gets_a_group_with_spread_at_every_turn():
 
 def test_candidates_never_share_state():
     result, _ = tree([Toy()], lambda request, k: f"{k}", k=5, turns=2)
-    assert [sample.info["actions"] for sample in result.samples] == [n for n in (1, 2, 3, 4) for _ in range(5)]
+    assert [sample.info["actions"] for sample in result.samples] == [n / 100 for n in (1, 2, 3, 4) for _ in range(5)]
 
 
 def test_candidates_of_a_board_game_start_from_the_same_cell():
@@ -166,8 +171,30 @@ def test_other_errors_of_an_environment_are_not_hidden():
         tree([Toy()], lambda request, k: "x")
 
 
+@pytest.mark.parametrize(
+    ("reward", "error"),
+    [
+        (Reward(50.0, 0.0), "go from 0 to 1"),
+        (Reward(0.0, -3.0), "go from 0 to 1"),
+        (Reward(0.0, 0.0, {"words": 7.0}), "go from 0 to 1"),
+        (Reward(0.0, 0.0, {"words": 1e300}), "go from 0 to 1"),
+        ((0.0, 0.5), "go from 0 to 1"),
+        (SystemExit(0), "ann.*called sys.exit"),
+    ],
+)
+def test_a_task_that_breaks_the_contract_ends_the_rollout(reward, error):
+    class Breaks(Toy):
+        def step(self, agent, text):
+            if isinstance(reward, SystemExit):
+                raise reward
+            return reward
+
+    with pytest.raises((ValueError, RuntimeError), match=error):
+        tree([Breaks()], lambda request, k: "1")
+
+
 def test_a_reward_that_is_no_number_raises():
-    with pytest.raises(ValueError, match=r"agent='ann'.*not finite"):
+    with pytest.raises(ValueError, match=r"agent='ann'.*all its numbers go from 0 to 1"):
         tree([Toy()], lambda request, k: "nan" if k else "1")
 
 

@@ -73,7 +73,7 @@ def test_every_stage_has_its_own_prompt_and_its_own_candidates():
     assert values(ann, "advantage") == [-0.800637, 1.120892, -0.320255]  # of .1 .5 .2: mean .2667, std .2082
     assert values(ann, "tokens") == [2, 2, 2]  # the digit and the stop token
     assert values(bob, "text") == ["4", "3", "3"]
-    assert bob["candidates"][0]["info"] == {"format": 1.0, "actions": 2.0}
+    assert bob["candidates"][0]["info"] == {"format": 1.0, "actions": 0.02}
     assert json.loads(json.dumps(row)) == row
 
 

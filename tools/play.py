@@ -1,22 +1,26 @@
-"""Play the roles of a task by hand, alone or in a team with a trained model: python -m tools.play TASK [--team RUN]."""
+"""Play the roles of a task by hand, alone or in a team with a trained model: python -m tools.play TASK [--team RUN].
+
+The boards are those that the default run trains on; KEY=VALUE changes them. After each answer the way that it takes is
+drawn with arrows: ^ v < >.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
 
-from envs import TASKS, Env, InfraError, Message, Reward, make_env, mixed_reward
+from envs import TASKS, Env, InfraError, Message, mixed_reward
+from options import Config
+from records.console import say
 from sampling.requests import Request, request_seed
 from tasks import sandbox
 from tasks.boards import parse_answer
-from tasks.levels import parse_pairs
+from tasks.levels import make_levels
 from tasks.registry import located
+from tasks.walk import with_arrows
 
 Ask = Callable[[str, list[Message], int], list[str]]  # (agent, prompt, k) -> k sampled answers; 0: a greedy one
-Player = Callable[[Env, str, list[Message]], "str | None"]  # (environment, agent, prompt) -> its answer; None: stop
 HINTS = 8  # answers that "?" shows
 
 
@@ -27,132 +31,85 @@ def read_answer() -> str | None:
     """
     text, fenced = "", False
     for line in sys.stdin:
-        if line.strip().startswith("```"):
-            fenced = not fenced
-            text += line
-            if not fenced:
+        if not (fenced or line.strip()):
+            if text:
                 break
-        elif fenced or line.strip():
-            text += line
-            if not fenced and (parse_answer(text) is not None or text.strip() == "?"):
-                break
-        elif text:
+            continue
+        text += line
+        fence = line.strip().startswith("```")
+        fenced ^= fence
+        if not fenced and (fence or parse_answer(text) is not None or text.strip() == "?"):
             break
     return text or None
 
 
-def unseen(message: Message, board: str, seen: set[str]) -> str:
-    """What the player has not read yet of a message: a board is drawn once a turn, a line of rules once a game.
-
-    `seen` are boards and lines; it grows by those of this message.
-    """
-    text = message["content"]
-    if message["role"] == "system":
-        new = [line for line in text.split("\n") if line not in seen]
-        seen.update(new)
-        return "\n".join(new)
-    if board and board in text:
-        text = text.replace(board, "(the board above)") if board in seen else text
-        seen.add(board)
-    return text
+def earned(env: Env, agent: str, text: str) -> tuple[float, str]:
+    """Carry out an answer: what it is worth to training, and in words."""
+    try:
+        reward = env.step(agent, text)
+    except InfraError as error:
+        return -1.0, f"could not be scored: {error}"
+    parts = "".join(f" {name}={value:.2f}" for name, value in reward.info.items())
+    return mixed_reward(reward), f"team={reward.team:.2f} local={reward.local:.2f}{parts}"
 
 
-class Person:
-    """Reads prompts on the console and types answers; "?" shows what the team would answer, if there is one."""
-
-    def __init__(self, ask: Ask | None = None):
-        self.ask = ask
-        self.seen: set[str] = set()
-        self.asked: set[str] = set()  # roles that were asked this turn
-
-    def __call__(self, env: Env, agent: str, messages: list[Message]) -> str | None:
-        board = env.render()
-        if agent in self.asked or not self.asked:  # a new turn
-            self.asked.clear()
-            self.seen.discard(board)  # it may be that of the turn before
-            if not any(board in message["content"] for message in messages):
-                print(f"\n{board}")
-        self.asked.add(agent)
-        for message in messages:
-            if text := unseen(message, board, self.seen):
-                print(f"\n[{agent}: {message['role']}]\n{text}")
-        answer = read_answer()
-        while self.ask and answer and answer.strip() == "?":
-            compare(env, agent, self.ask(agent, messages, HINTS))
-            answer = read_answer()
-        return answer
-
-
-def teammate(ask: Ask, candidates: int, env: Env, agent: str, messages: list[Message]) -> str:
-    """The team's greedy answer; with `candidates` the best of so many, as in training."""
-    print(f"\n[{agent} of the team]" if env.render() else f"\n{messages[-1]['content']}\n[{agent} of the team]")
-    texts = ask(agent, messages, candidates)
-    answer = compare(env, agent, texts) if candidates else texts[0]
-    print(answer.strip())
-    return answer
-
-
-def compare(env: Env, agent: str, texts: Sequence[str]) -> str:
-    """Print every answer with what it earns on its own copy of the state; returns the best (ties: the first)."""
-    rewards = [tried(env.copy(), agent, text) for text in texts]
-    worth = [mixed_reward(reward) if reward else -1.0 for reward in rewards]
-    best = worth.index(max(worth))
-    for number, (text, reward) in enumerate(zip(texts, rewards, strict=True)):
-        print(f"{'*' if number == best else ' '} {shown(reward)}  {' '.join(text.split())[:60]}")
+def best_of(env: Env, agent: str, texts: Sequence[str]) -> str:
+    """Show every answer with what it earns on its own copy of the state; returns the best (ties: the first)."""
+    tried = [earned(env.copy(), agent, text) for text in texts]
+    best = max(range(len(texts)), key=lambda number: tried[number][0])
+    for number, (text, (_, words)) in enumerate(zip(texts, tried, strict=True)):
+        say(f"{'*' if number == best else ' '} {words}  {' '.join(text.split())[:60]}")
     return texts[best]
 
 
-def tried(env: Env, agent: str, text: str) -> Reward | None:
-    """The reward of an answer, None when it could not be scored."""
-    try:
-        return env.step(agent, text)
-    except InfraError:
-        return None
-
-
-def shown(reward: Reward | None) -> str:
-    if reward is None:
-        return "could not be scored"
-    parts = "".join(f" {name}={value:.2f}" for name, value in reward.info.items())
-    return f"team={reward.team:.2f} local={reward.local:.2f}{parts}"
-
-
-def play(env: Env, players: dict[str, Player], turns: int = 0) -> None:
+def play(env: Env, ask: Ask | None, mine: Sequence[str], candidates: int, turns: int) -> None:
     """One game on the console, of at most `turns` turns (0: until the task ends)."""
-    turn = 0
+    turn, told = 0, set[str]()  # told: roles whose rules were shown
     while not env.done and (turn < turns or not turns):
         turn += 1
+        say(f"\nturn {turn}\n{env.render()}".rstrip())
         for agents in env.stages:
             prompts = {agent: env.observe(agent) for agent in agents}
             for agent in () if env.done else agents:
-                answer = players[agent](env, agent, prompts[agent])
+                for message in prompts[agent] if agent in mine else ():
+                    if message["role"] != "system" or agent not in told:
+                        shown = message["content"].replace(env.render() or "\0", "(the board above)")
+                        say(f"\n[{agent}: {message['role']}]\n{shown}")
+                told.add(agent)
+                if agent in mine or not ask:
+                    while (answer := read_answer()) and answer.strip() == "?" and ask:
+                        best_of(env, agent, ask(agent, prompts[agent], HINTS))
+                else:
+                    texts = ask(agent, prompts[agent], candidates)
+                    answer = best_of(env, agent, texts) if candidates else texts[0]
+                    say(f"\n[{agent} of the team]\n{answer.strip()}")
                 if answer is None:
-                    print("\nEnd of input.")
-                    return
-                print(f"-> {shown(tried(env, agent, answer))}")
+                    return say("\nEnd of input.")
+                board = env.picture()
+                say(f"-> {earned(env, agent, answer)[1]}")
+                if len(env.way) > 1:
+                    say(with_arrows(board, env.way))
                 if env.done:
                     break
-    print(f"\n{env.render()}".rstrip())
-    print("Solved." if env.solved else "The task has ended unsolved." if env.done else "The turns are over: unsolved.")
+    say(f"\n{env.render()}".rstrip())
+    say("Solved." if env.solved else "The task has ended unsolved." if env.done else "The turns are over: unsolved.")
 
 
 def load(given: argparse.Namespace) -> tuple[Env, Ask, int]:
     """A held-out level of a run (or of the task, for a model), its team, and T. ValueError as evaluate.py has it."""
     from evaluate import load_team  # torch, and a floor above: only this command needs it, and only with --team
-    from prepare import scoring_pool
     from records.parts import part_of_run
 
-    argv = [given.team]
-    for option in ("workflow", "max_turns", "sandbox"):
-        argv += [f"--{option.replace('_', '-')}={vars(given)[option]}"] if vars(given)[option] else []
+    argv = [given.team, "--sandbox", given.sandbox]
+    argv += ["--workflow", given.workflow] if given.workflow else []
+    argv += ["--max-turns", str(given.max_turns)] if given.max_turns else []
     argv += ["--eval-data", given.data] if given.data else []
     argv += ["--env-options", *given.options] if given.options else []
     if given.task not in TASKS or not (part := part_of_run(given.team)) or part.policy:  # a model plays any task
         argv += ["--task", given.task]
-    _, config, task, team = load_team(argv)
+    _, config, levels, team = load_team(argv)
     if config.task != located(given.task):
         raise ValueError(f"--team {given.team}: it was trained on {config.task}, not on {given.task}")
-    scoring_pool(config, task)  # the sandbox of the run
     asked = 0
 
     def ask(agent: str, messages: list[Message], k: int) -> list[str]:
@@ -164,7 +121,7 @@ def load(given: argparse.Namespace) -> tuple[Env, Ask, int]:
             raise ValueError(f"--team {given.team}: the prompt is too long for the model")
         return [team.decode(agent, reply.ids) for reply in replies]
 
-    return task.held_out(given.seed), ask, config.max_turns
+    return levels.held_out(given.seed), ask, config.max_turns
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -172,43 +129,42 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.play", description=main.__doc__)
     parser.add_argument("task", help=f"{', '.join(TASKS)}, or file.py:Class")
     parser.add_argument("options", nargs="*", metavar="KEY=VALUE", help="options of the task")
-    parser.add_argument("--workflow", help="mas (default), single or ensemble, as far as the task has it")
+    parser.add_argument("--workflow", help="mas (default), single, tool or ensemble, as far as the task has it")
     parser.add_argument("--seed", type=int, default=0, help="which level or problem")
-    parser.add_argument("--data", metavar="FILE", help="problems, for tasks that read them")
+    parser.add_argument("--eval-data", "--data", dest="data", default="", metavar="FILE", help="problems to play")
     parser.add_argument("--max-turns", type=int, default=0, metavar="N", help="end after N turns")
     parser.add_argument("--team", metavar="RUN", help="a run or a model that plays the roles you do not take")
     parser.add_argument("--as", dest="roles", nargs="+", default=[], metavar="ROLE", help="your roles beside --team")
-    parser.add_argument(
-        "--candidates", type=int, default=0, metavar="K",
-        help="the team draws K answers, shows their rewards and takes the best (default: its greedy answer)",
-    )  # fmt: skip
-    parser.add_argument("--sandbox", choices=("auto", "rlimit"), help="where programs run, as in train.py")
-    given = parser.parse_args(arguments)
+    parser.add_argument("--candidates", type=int, default=0, metavar="K", help="the team takes the best of K answers")
+    parser.add_argument("--sandbox", choices=("auto", "rlimit"), default="auto", help="where programs run")
+    given = parser.parse_intermixed_args(arguments)  # KEY=VALUE may stand anywhere
     try:
-        sandbox.set_mode(given.sandbox or "auto")
+        sandbox.set_mode(given.sandbox)
         if given.team:
             env, ask, turns = load(given)
         else:
             if given.roles or given.candidates:
                 raise ValueError("--as and --candidates need --team: without one you play all roles")
-            options: dict[str, Any] = parse_pairs(given.task, given.options)
-            options |= {name: vars(given)[name] for name in ("workflow", "data") if vars(given)[name] is not None}
-            env, ask, turns = make_env(given.task, **options).reset(seed=given.seed), None, given.max_turns
+            config = Config(
+                task=given.task, workflow=given.workflow or "mas", env_options=tuple(given.options)
+            ).resolved()
+            levels = make_levels(
+                given.task, config.workflow, config.env_options, "", given.data, given.max_turns, training=False
+            )
+            env, ask, turns = levels.held_out_env.reset(seed=given.seed), None, given.max_turns
         if env.runs_programs:
             sandbox.use_bubblewrap()
         if unknown := set(given.roles) - set(env.agents):
             raise ValueError(f"--as {' '.join(sorted(unknown))}: the roles are {', '.join(env.agents)}")
+        mine = given.roles if ask else env.agents
+        if mine:
+            say("An answer ends with its answer line, a closing ``` or an empty line. Ctrl-D ends the game.")
+            say('"?" shows what the team would answer.' if ask else "")
+        play(env, ask, mine, given.candidates, turns)
     except (ValueError, OSError, ImportError) as error:
         parser.error(str(error))
-    person = Person(ask)
-    team = partial(teammate, ask, given.candidates) if ask else person
-    players: dict[str, Player] = {agent: person if agent in given.roles else team for agent in env.agents}
-    if person in players.values():
-        hint = ' "?" shows what the team would answer.' if ask else ""
-        print(f"An answer ends with its answer line, a closing ``` or an empty line. Ctrl-D ends the game.{hint}")
-    else:
-        print(env.render())
-    play(env, players, turns)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 if __name__ == "__main__":
