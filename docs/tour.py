@@ -85,9 +85,9 @@ class Tour:
             return policy.logprobs(pack, self.config.temperature)[0]
 
 
-def replay(run: Path) -> Tour:
+def replay(run: Path, options: str = OPTIONS) -> Tour:
     """Train into `run`, then sample step 0 again; raises AssertionError when it is not what the run recorded."""
-    argv = [*OPTIONS.split(), "--output-dir", str(run)]
+    argv = [*options.split(), "--output-dir", str(run)]
     train.main(argv)
     config = parse(argv)
     start = run / "checkpoints" / "step-000000"

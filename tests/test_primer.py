@@ -1,0 +1,42 @@
+"""The primer: its blocks are what its script prints, and its lines of code are the project's."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from test_docs import read, same
+
+ROOT = Path(__file__).parent.parent
+sys.path.append(str(ROOT / "docs"))
+
+import primer  # noqa: E402
+
+PAGE = read(primer.PAGE)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return primer.blocks()
+
+
+def test_every_block_is_what_the_script_prints(found):
+    written = dict(primer.BLOCK.findall(PAGE))
+    assert list(written) == list(found)
+    for name in found:
+        assert same(written[name], found[name]), f"{name} is now\n{found[name]}"
+
+
+def test_lines_of_code_are_ours():
+    quoted = re.findall(r"`([\w/]+\.py)`: `(.*?)`", PAGE)
+    assert len(quoted) == len(re.findall(r"^## \d", PAGE, re.M)) == 6
+    for name, line in quoted:
+        assert f"{line}\n" in read(ROOT / name), (name, line)
+
+
+def test_the_real_step_says_what_it_shows(found):
+    rewards = re.findall(r"advantage ([+-][\d.]+)  (.*)", found["rewards"])
+    assert len(rewards) == 8
+    (better, worse) = re.findall(r"before (-[\d.]+)  after (-[\d.]+)", found["step"])
+    assert float(better[1]) > float(better[0])
+    assert float(worse[1]) < float(worse[0])
