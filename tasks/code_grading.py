@@ -39,7 +39,8 @@ USUAL += "array bisect heapq functools itertools collections math"
 # The program around a function. The first line of its input is the job, every further one the arguments of a test; for
 # each of them it writes one line, [status, value]. A crash takes no line with it that was written before.
 FUNCTION = f"""
-import builtins, collections, json, marshal, os, re, signal, sys, time, types
+import _signal, builtins, marshal, os, sys, time  # signal and json would take longer than most programs
+from _json import encode_basestring_ascii
 {inspect.getsource(to_data)}
 (code, given, name, usual, seconds), *inputs = [marshal.loads(bytes.fromhex(line)) for line in sys.stdin]
 end = time.monotonic() + seconds
@@ -54,7 +55,18 @@ def answer(function, *args):
         status, value = "memory", "MemoryError"
     except BaseException as error:
         status, value = "error", f"{{type(error).__name__}}: {{error}}"[-{SHOWN}:]
-    return json.dumps([status, value])
+    return f'["{{status}}",{{as_json(value)}}]'
+
+def as_json(data):
+    if type(data) is str:
+        return encode_basestring_ascii(data)
+    if type(data) is list:
+        return "[" + ",".join(map(as_json, data)) + "]"
+    if type(data) is dict:
+        return "{{" + ",".join(f'"{{kind}}":{{as_json(item)}}' for kind, item in data.items()) + "}}"
+    return {{"None": "null", "True": "true", "False": "false", "inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}}.get(
+        repr(data), repr(data)
+    )
 
 def load():
     modules = {{word: __import__(source) for word, source in usual.items()}}
@@ -67,14 +79,14 @@ def call(args):
     owner = space["Solution"]() if hasattr(space.get("Solution"), name) else module  # no helper of the method's name
     return getattr(owner, name)(*args)
 
-module = sys.modules["solution"] = types.ModuleType("solution")
+module = sys.modules["solution"] = type(sys)("solution")
 space = vars(module)
 failure = answer(load)
 for place, args in enumerate(inputs, start=1):
     left = max(end - time.monotonic(), 0.001)
     # A test that hangs does not take the time of the others.
-    signal.setitimer(signal.ITIMER_REAL, left / 2 if place < len(inputs) else left)
-    print(answer(call, args) if failure == '["ok", null]' else failure, file=channel, flush=True)
+    _signal.setitimer(_signal.ITIMER_REAL, left / 2 if place < len(inputs) else left)
+    print(answer(call, args) if failure == '["ok",null]' else failure, file=channel, flush=True)
 os._exit(0)  # tearing the interpreter down would take longer than the tests
 """
 ALARM = "killed by signal 14"  # what the sandbox says of a process that its own alarm clock ended

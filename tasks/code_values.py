@@ -93,13 +93,13 @@ def to_data(value):
         return {"complex": [value.real, value.imag]}
     if kind in (bytes, bytearray):
         return {"bytes": value.hex()}
-    if kind is re.Match:
+    if (kind.__module__, kind.__name__) == ("re", "Match"):
         return True  # that is how the result of re.match is used
     if kind is list:
         return [to_data(item) for item in value]
     if kind in (tuple, set, frozenset):
         return {kind.__name__: [to_data(item) for item in value]}
-    if kind in (dict, collections.Counter, collections.OrderedDict, collections.defaultdict):
+    if issubclass(kind, dict) and kind.__module__ in ("builtins", "collections"):  # Counter, defaultdict, ...
         return {"dict": [[to_data(key), to_data(item)] for key, item in value.items()]}
     raise TypeError(f"a result must be made of plain builtin values, not {kind.__name__}")
 
