@@ -194,10 +194,9 @@ def read_tests(text: str, name: str | None, given: str = "") -> tuple[Test, ...]
     fields = ("args", "expected") if name else ("input", "output")
     more = {"fn_name": name, "given": given} if name else {}
     try:
-        written = [{**{field: test[field] for field in fields}, **more} for test in read_json(blocks[-1])]
-        if name and not all(isinstance(test["args"], list) for test in written):
-            return None
-        return tuple(normal_tests(written[:WRITTEN_TESTS])) or None
+        written = list(read_json(blocks[-1]))[:WRITTEN_TESTS]
+        tests = normal_tests({**{field: test[field] for field in fields}, **more} for test in written)
+        return tuple(tests) if tests and all(isinstance(test.get("args", []), list) for test in written) else None
     except (ValueError, TypeError, KeyError):  # not JSON, or not this form
         return None
 
@@ -233,7 +232,7 @@ def _parts(text: str) -> str:
 
 def _lines(text: str) -> str:
     """The lines of a text without blanks, quotes and a label like "Sample input:" around them."""
-    lines = (re.sub(r"(?i)^[^:]*\binput\b[^:]*:", "", line).strip(" \t\r`>") for line in text.split("\n"))
+    lines = (re.sub(r"(?i)^[\w ]{,20}\binput\b[\w ]{,20}:", "", line).strip(" \t\r`>") for line in text.split("\n"))
     return "\n".join(filter(None, lines))
 
 
@@ -247,9 +246,7 @@ def _shown(test: Test, limit: int) -> str:
     return shorten(text, limit)
 
 
-def _report(tests: Sequence[Test], grade: Grade | None) -> str:
-    if grade is None:
-        return ""
+def _report(tests: Sequence[Test], grade: Grade) -> str:
     lines = [f"The program passes {grade.statuses.count('ok')} of {len(tests)} tests."]
     for test, status, output in zip(tests, grade.statuses, grade.outputs, strict=True):
         if status != "ok":

@@ -30,7 +30,6 @@ FUNCTION_SECONDS, PROGRAM_SECONDS = 3.0, 6.0  # limits unless a caller says othe
 ALL_SECONDS = 30.0  # for all tests of a program that reads standard input
 PATIENCE = 3  # timeouts after which such a program is not run any more; new processes for a function that crashes
 SHOWN = 300  # characters of what came back from a test that are kept for feedback
-RECURSION = 50_000  # calls inside each other, as in LiveCodeBench
 
 # Modules whose names programs on LeetCode use without an import. Where two have a name, the later one gives it.
 USUAL = "sys json io time string re random statistics fractions decimal datetime copy operator typing enum dataclasses "
@@ -46,7 +45,6 @@ from _json import encode_basestring_ascii
 end = time.monotonic() + seconds
 channel = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)  # what the program prints is no answer
-sys.setrecursionlimit({RECURSION})
 
 def answer(function, *args):
     try:
@@ -90,9 +88,6 @@ for place, args in enumerate(inputs, start=1):
 os._exit(0)  # tearing the interpreter down would take longer than the tests
 """
 ALARM = "killed by signal 14"  # what the sandbox says of a process that its own alarm clock ended
-
-# The program around a program: deeper recursion, and no name that it has not imported itself.
-PROGRAM = f"__import__('sys').setrecursionlimit({RECURSION})\nexec(compile({{!r}}, 'program.py', 'exec'))\n"
 
 
 @dataclass(frozen=True)
@@ -138,7 +133,7 @@ def _run(code: str, inputs: Sequence[str], timeout: float) -> Iterator[Reply]:
     """The replies of a program that reads standard input."""
     end, place, late = time.monotonic() + ALL_SECONDS, 0, 0
     while place < len(inputs) and late < PATIENCE and (left := end - time.monotonic()) > 0:
-        with contextlib.closing(run_many(PROGRAM.format(code), inputs[place:], min(timeout, left))) as results:
+        with contextlib.closing(run_many(code, inputs[place:], min(timeout, left))) as results:
             for result in results:
                 status = _status(result)
                 shown = shorten(result.stdout, SHOWN) if status == "ok" else result.stderr.strip()[-SHOWN:]

@@ -28,7 +28,8 @@ SOLUTIONS = 5  # reference programs a problem keeps; the first that passes its t
 SLOW, TOGETHER = 0.1, 0.5  # seconds that the reference may take for a test, and for all tests of a problem
 # MBPP+ problems that accept more than a list of answers can say, or anything (evalplus/eval/__init__.py), and those of
 # which any order is right although their assertions do not say so.
-OPEN, ANY_ORDER = ("are_equivalent", "sum_div", "surface_Area"), ("find_dissimilar", "Diff")
+OPEN = ("are_equivalent", "sum_div", "surface_Area")
+ANY_ORDER = ("find_dissimilar", "Diff", "intersection_array", "larg_nnum", "extract_singly", "common_in_nested_lists")
 
 
 def plain_row(problem: Problem) -> Row:
