@@ -62,9 +62,8 @@ def as_json(data):
         return "[" + ",".join(map(as_json, data)) + "]"
     if type(data) is dict:
         return "{{" + ",".join(f'"{{kind}}":{{as_json(item)}}' for kind, item in data.items()) + "}}"
-    return {{"None": "null", "True": "true", "False": "false", "inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}}.get(
-        repr(data), repr(data)
-    )
+    words = {{"None": "null", "True": "true", "False": "false", "inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}}
+    return words.get(repr(data), repr(data))
 
 def load():
     modules = {{word: __import__(source) for word, source in usual.items()}}
