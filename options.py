@@ -63,7 +63,7 @@ class Config(UpdateConfig):
     task: str = "plan_path"
     """plan_path, sokoban, sudoku, math, code, or file.py:Class"""
     workflow: str = "mas"
-    """mas (several agents), single, or ensemble (math)"""
+    """mas (several agents), single, tool (the tool user alone), or ensemble (math)"""
     env_options: Words = ()
     """KEY=VALUE ..., options of the task, for instance rows=8"""
     data: Text = ""

@@ -4,6 +4,8 @@ r"""Mathematics: a reasoner thinks, a tool user computes, and in the larger team
 |---|---|---|---|
 | `mas` | `reasoner`, `tool_user` (simultaneous) | the reasoner's | both gave the same answer |
 | `single` | `reasoner` | the reasoner's | it gave the same answer as in its previous turn |
+| `single`, `calls=2` | `reasoner_1`, `reasoner_2`, who sees the draft of the first | the last | both are the same |
+| `tool` | `tool_user` | the tool user's | as `single` |
 | `ensemble` | `reasoner_1`.., `tool_user_1`.., `judge` | the judge's | all of them gave the same answer |
 
 Agreement only ends the episode. It earns nothing, and `solved` means that the team's answer equals the gold. Running
@@ -11,7 +13,7 @@ out of turns does not end the task: the rollout counts turns.
 
 Everybody sees what all did in the previous turn: a reasoner's reasoning, a tool user's program and what it printed, and
 the answer read from it, shortened to WORK_SHOWN and SHOWN characters. A failure is shown only to its author. Within a
-turn the judge sees the same from all others; the others see nothing of each other.
+turn the judge sees the same from all others, and a second answer the draft; the others see nothing of each other.
 
 How answers are found and compared: `math_equal.py`.
 """
@@ -98,16 +100,18 @@ _ROLES = {
 }
 
 
-def _agents(workflow: str, reasoners: int, tool_users: int) -> tuple[str, ...]:
+def _agents(workflow: str, reasoners: int, tool_users: int, calls: int) -> tuple[str, ...]:
+    if type(calls) is not int or not 1 <= calls <= (2 if workflow == "single" else 1):
+        raise ValueError(f"calls={calls}: 1, or 2 with --workflow single")
     if workflow == "ensemble":
         if reasoners < 0 or tool_users < 0 or reasoners + tool_users < 1:
             raise ValueError(f"reasoners={reasoners}, tool_users={tool_users}: give the judge a team")
         members = [f"reasoner_{n + 1}" for n in range(reasoners)] + [f"tool_user_{n + 1}" for n in range(tool_users)]
         return (*members, "judge")
-    workflows = {"mas": ("reasoner", "tool_user"), "single": ("reasoner",)}
+    workflows = {"mas": ("reasoner", "tool_user"), "single": ("reasoner",), "tool": ("tool_user",)}
     if workflow not in workflows:
-        raise ValueError(f"workflow={workflow!r}: mathematics has mas, single or ensemble")
-    return workflows[workflow]
+        raise ValueError(f"workflow={workflow!r}: mathematics has mas, single, tool or ensemble")
+    return workflows[workflow] if calls == 1 else ("reasoner_1", "reasoner_2")
 
 
 class MathEnv(Env):
@@ -120,8 +124,8 @@ class MathEnv(Env):
 
     Options: `data`, a file or hub id (with `split` and `config`), or `problems`, a sequence of `Question` or of rows as
     in a file; `timeout`, seconds for a tool user's program; `reasoners` and `tool_users`, how many of each an ensemble
-    has. `reset(seed)` starts question number `seed % len(problems)` of a fixed permutation, so that consecutive seeds
-    go through the whole set.
+    has; `calls`, answers a turn of a single agent, of which the last counts. `reset(seed)` starts question number
+    `seed % len(problems)` of a fixed permutation, so that consecutive seeds go through the whole set.
     """
 
     slow_scoring = True
@@ -136,12 +140,13 @@ class MathEnv(Env):
         timeout: float = 10.0,
         reasoners: int = 2,
         tool_users: int = 1,
+        calls: int = 1,
     ):
         if (data is None) == (problems is None):
             raise ValueError("math: give data= (a .jsonl file or a hub id) or problems=, and not both")
         if timeout <= 0:
             raise ValueError(f"timeout={timeout}: it must be positive")
-        self.agents = _agents(workflow, reasoners, tool_users)
+        self.agents = _agents(workflow, reasoners, tool_users, calls)
         self.simultaneous = workflow == "mas"
         self.runs_programs = any(agent.startswith("tool_user") for agent in self.agents)
         self.problems: tuple[Question, ...]
@@ -184,9 +189,10 @@ class MathEnv(Env):
             parts.append("The previous turn:\n\n" + self._shown(*self.previous))
             if self.failures.get(agent):
                 parts.append(f"Your last response failed: {self.failures[agent]}")
-        if role == "judge":
+        last = len(self.agents) > 1 and agent == self.agents[-1] and not self.simultaneous
+        if last:
             parts.append("This turn:\n\n" + self._shown(self.answers, self.work))
-        elif self.previous is not None:
+        if role != "judge" and (last or self.previous is not None):
             parts.append("All of this may be wrong. Check it and answer again.")
         return [{"role": "system", "content": _ROLES[role]}, {"role": "user", "content": "\n\n".join(parts)}]
 
@@ -210,8 +216,8 @@ class MathEnv(Env):
 
         # Everything that can fail is behind us: change the state.
         self.answers, self.work, self.failures = answers, works, self.failures | {agent: failure}
-        if agent in ("reasoner", "judge"):
-            self.solved = right
+        if agent == self.agents[0 if self.simultaneous else -1]:
+            self.solved = right  # it speaks for the team
         if last:
             self.done, self.previous = agreed, (answers, works)
             self.answers, self.work = {}, {}

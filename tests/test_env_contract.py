@@ -31,7 +31,8 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     *((task, "tool", {}) for task in BOARDS),
     ("plan_path", "tool", {"tool": "python"}),
     ("sokoban", "single", {"tool": "python", "calls": 2}),
-    *(("math", workflow, {}) for workflow in ("mas", "single", "ensemble")),
+    *(("math", workflow, {}) for workflow in ("mas", "single", "tool", "ensemble")),
+    ("math", "single", {"calls": 2}),
     ("math", "ensemble", {"reasoners": 1, "tool_users": 2}),
     *(("code", workflow, {}) for workflow in ("mas", "single")),
 ]
@@ -86,6 +87,8 @@ def answer(env, agent, right=False):
         return f"```python\nprint({text!r})\n```" if "```python" in env.observe(agent)[0]["content"] else text
     if right and role in ("reasoner", "judge"):
         return f"\\boxed{{{env.problem.answer}}}"
+    if right and env.agents == ("tool_user",):
+        return f"```python\nprint({env.problem.answer})\n```"
     if right and role == "coder":
         return f"```python\n{env.problem.solutions[0]}\n```"
     return {
@@ -184,7 +187,11 @@ def test_the_return_of_a_chain_is_what_the_team_achieved(make):
         chain = request.seed % 4
         env = where[chain]
         solves = chain >= 2 and turns[chain] >= chain - 2
-        text = answer(env, request.agent, right=True) if solves else TEXTS[(0, 3, 0, 5)[chain]]
+        text = (
+            answer(env, request.agent, right=True)
+            if solves
+            else TEXTS[(0, 3, 0, 5)[chain] * (request.agent == env.agents[0])]
+        )
         where[chain] = env.copy()
         where[chain].step(request.agent, text)
         turns[chain] += request.agent == env.agents[-1]
