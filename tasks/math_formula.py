@@ -21,7 +21,6 @@ from sympy import Integer, Rational, Symbol
 from tasks.math_text import FUNCTIONS
 
 MAX_BITS = 100_000  # of an exact power: larger numbers are compared as text
-MAX_INTEGER = 5_000  # of an exponent, a factorial or a binomial
 MIN_DIGITS = 6  # significant digits a decimal needs to stand for a value that has no finite decimal
 MODERATE = 10**60  # numbers compared digit by digit have no part beyond this or below one over it
 Tolerance = tuple[float, ...]  # absolute: none, one for all values of a gold, or one for each element of its list
@@ -123,7 +122,7 @@ class _Parser:
             mixed = all(mark.isdigit() or mark in "{}" for mark in self.tokens[start : self.at])
             return base + part if mixed else base * part
         if self.skip("!"):
-            base = sympy.factorial(_small(base))
+            base = sympy.factorial(base)
         if self.skip("^"):
             sign = -1 if self.skip("-") else 1
             base = _power(base, sign * (self.pair() if self.next in ("{", "(") else self.primary()))
@@ -154,7 +153,7 @@ class _Parser:
         if token == r"\frac":
             return _quotient(self.pair(), self.pair())
         if token == r"\binom":
-            return sympy.binomial(_small(self.pair()), _small(self.pair()))
+            return sympy.binomial(self.pair(), self.pair())
         if token == r"\sqrt":
             degree = self.pair() if self.next == "[" else Integer(2)
             return _power(self.pair(), _quotient(Integer(1), degree))
@@ -189,12 +188,6 @@ class _Parser:
         return (value if base is sympy.E else value / sympy.log(base)) ** power
 
 
-def _small(value: Any) -> Any:
-    if value.is_number and not (value.is_Integer and 0 <= value <= MAX_INTEGER):
-        raise _Unknown("no small whole number")
-    return value
-
-
 def _quotient(top: Any, bottom: Any) -> Any:
     if bottom.is_zero:
         raise _Unknown("a division by zero")
@@ -202,11 +195,9 @@ def _quotient(top: Any, bottom: Any) -> Any:
 
 
 def _power(base: Any, exponent: Any) -> Any:
-    size = max(base.p.bit_length(), base.q.bit_length()) if base.is_Rational else 1
-    if exponent.is_number and not (abs(exponent) <= MAX_INTEGER and abs(exponent) * size <= MAX_BITS):
-        raise _Unknown("a huge power")
-    if base.is_zero and not exponent.is_positive:
-        raise _Unknown("a division by zero")
+    size = max(base.p.bit_length(), base.q.bit_length()) if base.is_Rational else 20
+    if (exponent.is_number and not abs(exponent) * size <= MAX_BITS) or (base.is_zero and not exponent.is_positive):
+        raise _Unknown("a huge power, or a division by zero")
     if base.is_number and base.is_negative and exponent.is_Rational and exponent.q % 2 and exponent.q > 1:
         return (-1) ** exponent.p * (-base) ** exponent  # odd roots of negative numbers are real
     return base**exponent

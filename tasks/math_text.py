@@ -32,22 +32,20 @@ _CHARACTERS = str.maketrans({entry[0]: entry[1:] + " " for entry in _LATEX.split
 
 
 def _plain_characters(text: str) -> str:
-    """Greek letters as commands, raised and lowered characters as shifts; Unicode's NFKC for all other variants."""
-    parts = []
-    shift = ""  # "^" or "_" while we are in a run of raised or lowered characters
-    for character in re.sub(r"([√∛∜]) ?([0-9]+)", r"\1{\2}", text).translate(_CHARACTERS):
-        kind = unicodedata.decomposition(character).partition(">")[0]
-        now = {"<super": "^", "<sub": "_"}.get(kind, "")
-        if now != shift:
-            parts.append("}" * bool(shift) + (now + "{") * bool(now))
-            shift = now
-        form = unicodedata.normalize("NFKC", character)
-        greek = re.fullmatch(r"GREEK (SMALL|CAPITAL) LETTER ([A-Z]+)", unicodedata.name(form[0], ""))
-        top, slash, bottom = form.partition("⁄")
-        if greek:
-            form = rf"\{greek[2].lower() if greek[1] == 'SMALL' else greek[2].capitalize()} "
-        parts.append(rf"\frac{{{top}}}{{{bottom}}}" if slash else form)
-    return ("".join(parts) + "}" * bool(shift)).translate(_CHARACTERS)
+    """Raised and lowered characters as shifts, fractions and Greek letters as commands; Unicode's NFKC for the rest."""
+
+    def plain(form: str) -> str:
+        return unicodedata.normalize("NFKC", form)
+
+    def greek(letter: re.Match[str]) -> str:
+        name = unicodedata.name(letter[0]).split()[-1]
+        return "\\" + (name.lower() if letter[0].islower() else name.capitalize()) + " "
+
+    text = re.sub(r"([√∛∜]) ?([0-9]+)", r"\1{\2}", text).translate(_CHARACTERS)
+    text = re.sub("[²³¹ʰ-ʸˠ-ˤ⁰-ⁿ]+", lambda shifted: f"^{{{plain(shifted[0])}}}", text)
+    text = re.sub("[₀-ₜ]+", lambda shifted: f"_{{{plain(shifted[0])}}}", text)
+    text = re.sub("[¼½¾⅐-⅞]", lambda part: r"\frac{{{}}}{{{}}}".format(*plain(part[0]).split("⁄")), text)
+    return re.sub("[α-ωΑ-Ω]", greek, plain(text)).translate(_CHARACTERS)
 
 
 # ------------------------------------------------------------------------------------------------------------ spellings
@@ -58,6 +56,7 @@ _SYNONYMS = (  # commands, and the token that they mean; layout is no token
     r"leq leqslant:\le geq geqslant:\ge neq:\ne vee:\lor wedge:\land ldots cdots:\dots varnothing:\emptyset"
 )
 _TOKENS = {"$": '"dollar', r"\$": '"dollar', "€": '"euro', "£": '"pound-sterling', "¥": '"yen', r"\%": "%"}
+_TOKENS |= {"<=": r"\le", ">=": r"\ge", "+/-": r"\pm", "**": "^", "...": r"\dots"}
 _TOKENS |= {"\\" + name: token for names, token in re.findall(r"([\w ]+):(\S*)", _SYNONYMS) for name in names.split()}
 FUNCTIONS = "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln exp sqrt gcd lcm floor ceil"
 _BARE = {"pi": r"\pi", "infinity": r"\infty", "infty": r"\infty", "oo": r"\infty", "percent": "%", "sign": '"sgn'}
@@ -81,14 +80,9 @@ _SPELLINGS: list[tuple[re.Pattern[str], Any]] = [  # the replacement is a text o
         (r"\\mathbb ?\{ ?([A-Z]) ?\}", r"\\mathbb \1"),
         (r"\\mathbb ?R(?![a-zA-Z])", r"\\reals "),
         (r"\\\{ ?\\\}", r"\\emptyset "),
-        (r"<=", r"\\le "),
-        (r">=", r"\\ge "),
         (r"(?<= )!=", r"\\ne "),
-        (r"\+ ?/ ?-", r"\\pm "),
-        (r"\*\*", "^"),
         (r"(?:\\operatorname ?\{ ?abs ?\}|(?<![a-zA-Z\\])abs) ?\(([^()|]*)\)", r"|\1|"),
         (r"([0-9]{1,30})\.([0-9]{0,30})\\(?:overline|bar|dot) ?\{([0-9]{1,30})\}", _repeating),
-        (r"\.\.\.", r"\\dots "),
         (r"(^|[(\[{,=]) ?–", r"\1-"),  # a dash between two numbers is a range, not a difference
         (r"(\\(?:[dtc]?frac|sqrt(?: ?\[[0-9]+\])?)) ?([0-9a-zA-Z]|\\pi(?![a-zA-Z]))", r"\1{\2}"),  # \frac12
         (r"(\\[dtc]?frac ?\{(?:[^{}]|\{[^{}]*\})*\}) ?([0-9a-zA-Z]|\\pi(?![a-zA-Z]))", r"\1{\2}"),
@@ -101,8 +95,7 @@ _SPELLINGS: list[tuple[re.Pattern[str], Any]] = [  # the replacement is a text o
         (r"\^ ?\{? ?\\circ ?\}? ?(?:F\b|\\(?:text|mathrm) ?\{ ?F ?\})", r"\\text{fahrenheit}"),
         (r"\^ ?\{? ?\\circ(?![a-zA-Z]) ?\}?|\\degree(?![a-zA-Z])", r"\\text{deg}"),
         (r"\( ?(?:\\text ?\{ ?)?\\?[bp]?mod ?\}? ?\{? ?(\w+) ?\}? ?\)|\\pmod ?\{? ?(\w+) ?\}?", r"\\pmod \1\2 "),
-        (r"(?<=[0-9 {])[aA]\.? ?[mM]\b\.?", "am"),
-        (r"(?<=[0-9 {])[pP]\.? ?[mM]\b\.?", "pm"),
+        (r"(?<=[0-9 {])([apAP])\.? ?[mM]\b\.?", lambda half: half[1].lower() + "m"),
     ]
 ]
 _THOUSANDS = re.compile(r"(?<![0-9.,])[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9]|,[0-9])|\b[1-9][0-9]{0,2}(?: [0-9]{3})+\b")
@@ -110,7 +103,7 @@ _BOLD = re.compile(r"\\(?:mathbf|mathsf|mathtt|boldsymbol|bm) ?\{ ?([A-Za-z]) ?\
 _TOKEN = re.compile(
     r"\\(?:text[a-z]*|mbox|hbox|mathrm|operatorname\*?) ?\{(?P<text>[^{}]*)\}"
     r"|(?P<number>[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3}(?![0-9.]))?|\.[0-9]+)"
-    r"|(?P<run>[^\W\d_]+)|\\[a-zA-Z]+|\\.|\S"
+    r"|(?P<run>[^\W\d_]+)|\\[a-zA-Z]+|\\.|<=|>=|\+/-|\*\*|\.\.\.|\S"
 )
 _SMALL_WORDS = "is are or and odd even if for all no not yes than the of an at to by any per ten one two six am pm"
 
