@@ -94,8 +94,12 @@ class _Worker:
         program = f"import sys; sys.path.insert(0, {root!r}); from tasks.math_rules import serve; serve({LIMIT})"
         command, pipe = [sys.executable, "-c", program], subprocess.PIPE
         # A session of its own: an interrupt from the keyboard is ours to handle.
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True)
-        if self.read(60) != b"ready\n":
+        try:
+            self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True)
+            ready = self.read(60) == b"ready\n"
+        except OSError as error:
+            raise InfraError(f"no worker for mathematics could be started: {error}") from None
+        if not ready:
             self.process.kill()
             raise InfraError("a worker for mathematics did not start (is sympy installed?); see its error above")
 

@@ -95,7 +95,7 @@ _SPELLINGS: list[tuple[re.Pattern[str], Any]] = [  # the replacement is a text o
         (r"\^ ?\{? ?\\circ ?\}? ?(?:F\b|\\(?:text|mathrm) ?\{ ?F ?\})", r"\\text{fahrenheit}"),
         (r"\^ ?\{? ?\\circ(?![a-zA-Z]) ?\}?|\\degree(?![a-zA-Z])", r"\\text{deg}"),
         (r"\( ?(?:\\text ?\{ ?)?\\?[bp]?mod ?\}? ?\{? ?(\w+) ?\}? ?\)|\\pmod ?\{? ?(\w+) ?\}?", r"\\pmod \1\2 "),
-        (r"(?<=[0-9 {])([apAP])\.? ?[mM]\b\.?", lambda half: half[1].lower() + "m"),
+        (r"(?<=[0-9 {])([apAP])\. ?[mM]\b\.?", lambda half: half[1].lower() + "m"),
     ]
 ]
 _THOUSANDS = re.compile(r"(?<![0-9.,])[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9]|,[0-9])|\b[1-9][0-9]{0,2}(?: [0-9]{3})+\b")
@@ -143,7 +143,8 @@ def _read(text: str, tokens: list[str], quoted: bool = False) -> None:
         elif run in _BARE:
             tokens.append(_BARE[run])
         elif quoted or not (run.isascii() and (len(run) == 1 or _is_product(text, *match.span(), tokens))):
-            tokens.append('"' + run)
+            half = run in ("AM", "PM") and bool(tokens) and tokens[-1].isdigit()  # 11:00 AM
+            tokens.append('"' + (run.lower() if half else run))
         else:
             tokens += run
         if len(tokens) > 2 and tokens[-2] == "/" and _unit_name(tokens[-3]) and _unit_name('"' + tokens[-1]):
