@@ -64,7 +64,7 @@ def read_rows(source: str, split: str = "train", config: str | None = None) -> l
         raise ValueError(f"data {source!r}: expected a .jsonl file, a .json file or a hub id such as 'openai/gsm8k'")
     else:
         name, _, own_split = source.partition(":")
-        rows = _read_hub(name, own_split or split, config)
+        rows = list(map(dict, hub(source).load_dataset(name, config, split=own_split or split)))
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"data {source!r}: no rows, or not objects only (a .json file holds one list of them)")
     return rows
@@ -77,14 +77,13 @@ def _read(text: bytes, place: str) -> Any:
         raise ValueError(f"data file {place}: not JSON ({error})") from None
 
 
-def _read_hub(source: str, split: str, config: str | None) -> list[Row]:
+def hub(source: str) -> Any:
+    """The optional package `datasets`. ImportError that says how to get it."""
     try:
         import datasets
     except ImportError:
-        raise ImportError(
-            f"data {source!r} is not a .jsonl or .json file; to read it as a hub id: pip install datasets"
-        ) from None
-    return [dict(row) for row in datasets.load_dataset(source, config, split=split)]
+        raise ImportError(f"data {source!r}: to read the hub, pip install datasets (or name a .jsonl file)") from None
+    return datasets
 
 
 @lru_cache(maxsize=8)  # one permutation for all environments of a batch

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from tasks import code_data, math_env
 from tasks.code_values import NOT_DATA
-from tasks.data import Row, normalize_question, read_rows
+from tasks.data import Row, hub, normalize_question, read_rows
 from tasks.sandbox import set_mode, use_bubblewrap
 from tools.convert import READERS, plain_row
 
@@ -73,17 +73,14 @@ FILES = {file: source for files in SETS.values() for file, source in files.items
 
 def load(source: Source) -> Iterable[Row]:
     """The rows of a source, one by one. ImportError without `datasets`; the package's own errors without a network."""
-    try:
-        import datasets
-    except ImportError:
-        raise ImportError("the data sets come from the hub through a package: pip install datasets") from None
+    load_dataset = hub(source.path).load_dataset
     if source.file:
         files = {"rows": f"hf://datasets/{source.path}/{source.file}"}
-        rows = datasets.load_dataset("json", data_files=files, split="rows")
+        rows = load_dataset("json", data_files=files, split="rows")
     elif source.split:
-        rows = datasets.load_dataset(source.path, source.config, split=source.split)
+        rows = load_dataset(source.path, source.config, split=source.split)
     else:
-        parts = datasets.load_dataset(source.path, source.config)
+        parts = load_dataset(source.path, source.config)
         rows = next(parts[split] for split in ("test", "validation", "dev", "train") if split in parts)
     return (dict(rows[number]) for number in range(len(rows))[source.first : source.last])
 
