@@ -44,8 +44,8 @@ class UpdateConfig:
     """optimizer steps an epoch: parts that the batch is dealt into"""
     epochs: int = 1
     """times a batch is used"""
-    micro_batch_tokens: int = 16384
-    """tokens in one forward pass; changes memory, not the result"""
+    micro_batch_tokens: int = 0
+    """tokens in one forward pass (0: what fits the GPU); changes memory, not the result"""
     mismatch_clamp: Constant = 2.0
     """C in w = min(exp(lp_trainer - lp_engine), C)"""
     grad_clip: Constant = 1.0
@@ -205,7 +205,7 @@ SMALL_BOARDS = {  # what the tiny model can learn in minutes
 LIMITS: dict[str, tuple[float, float]] = {  # the least and the most that makes sense
     **dict.fromkeys(("steps", "envs_per_step", "eval_envs", "max_turns", "max_response_tokens", "keep"), (1, 2**20)),
     **dict.fromkeys(("minibatches", "epochs", "lora_rank", "samples"), (1, 2**12)),
-    "micro_batch_tokens": (1, 2**30),
+    "micro_batch_tokens": (0, 2**30),
     "num_candidates": (2, 2**12),  # two, to have something to compare
     "seed": (0, 2**16 - 1),  # so that no training level is a held-out one
     "lr": (1e-30, 1),

@@ -246,7 +246,10 @@ def make_team(config: Config, agents: Sequence[str], world: World, weights: Load
         roots[id(model)] = policies[name].root
     firsts = [name for name in policies if ranks_of[name][0] == world.rank]  # each tokenizer travels once
     tokenizers = world.merge({name: policies[name].tokenizer for name in firsts})
-    return Team(policies, policy_of, make_engines(config, policies), tokenizers, world, ranks_of, config.frozen)
+    team = Team(policies, policy_of, make_engines(config, policies), tokenizers, world, ranks_of, config.frozen)
+    if world.device.startswith("cuda"):
+        team.fit_packs(config.gradient_checkpointing)
+    return team
 
 
 SLEEPS = 1_000_000_000  # parameters from which on an engine frees the GPU's memory during updates

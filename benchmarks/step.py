@@ -141,7 +141,7 @@ def main() -> None:
     parser.add_argument("--memory", type=float, default=0.3)
     parser.add_argument("--limit-gb", type=float, default=0.0)
     parser.add_argument("--adapter", choices=["none", "lora"], default="none")
-    numbers = {"envs": 16, "candidates": 8, "turns": 2, "prompt": 250, "max-tokens": 256, "steps": 4, "pack": 16384}
+    numbers = {"envs": 16, "candidates": 8, "turns": 2, "prompt": 250, "max-tokens": 256, "steps": 4, "pack": 0}
     numbers |= {"lora-rank": 16}
     for name, value in numbers.items():
         parser.add_argument(f"--{name}", type=int, default=value)

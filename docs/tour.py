@@ -190,7 +190,7 @@ def update_blocks(tour: Tour) -> dict[str, str]:
     """Packing, loss, one optimizer step, the hand-over to the engine. Changes the weights."""
     samples, group = tour.result.samples, tour.stage(0, "tool_user")
     groups = with_signal(by_prompt(samples))
-    packs = [pack_samples(part) for part in micro_batches(groups, tour.config.micro_batch_tokens)]
+    packs = [pack_samples(part) for part in micro_batches(groups, tour.policy.pack_tokens)]
     loss = _loss(tour, group)
 
     before = tour.logprobs(group, tour.policy)

@@ -53,6 +53,8 @@ class Policy:
     optimizer: torch.optim.Optimizer
     mesh: DeviceMesh | None = None
     root: LogProbs = field(default=None, repr=False)  # type: ignore[assignment]
+    pack_tokens: int = 16384  # of a pack, where no option says it (model/fitting.py)
+    threads: int | None = 0  # of an update on a CPU: 0 as many as elsewhere, None to be chosen at the first one
 
     def __post_init__(self) -> None:
         self.root = self.root or LogProbs(self.model)

@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from distributed.exchange import Exchange
 from distributed.world import World
 from model.chat import decode, encode
+from model.fitting import free_for_packs, tokens_that_fit
 from model.policy import Policy
 from sampling.engine import Engine
 from sampling.requests import Completion, Generate, Request, Stream, answered
@@ -91,6 +92,15 @@ class Team:
         for engine in self.engines.values():
             if engine.sleep():
                 self._holds.pop(id(engine), None)
+
+    def fit_packs(self, checkpointing: bool) -> None:
+        """On GPUs: packs as large as there is room for during an update, the same on all ranks. All call it."""
+        self.rest()
+        free = free_for_packs(self.learners.values())
+        shapes = [(policy.model.config, policy.adapted, checkpointing) for policy in self.policies.values()]
+        fit = -self.world.most(-min(tokens_that_fit(free, *shape) for shape in shapes))
+        for policy in self.policies.values():
+            policy.pack_tokens = fit
 
     def ready(self, name: str) -> Engine:
         """The engine of a policy with the policy's weights in it. All ranks of the policy call it together."""

@@ -31,7 +31,7 @@ CONSTANTS = {"--temperature", "--mismatch-clamp", "--grad-clip"}  # of the updat
 OUT_OF_RANGE = [
     ("--alpha", "nan"), ("--lr", "inf"), ("--lr-final", "-1.0"), ("--num-candidates", "1"), ("--steps", "0"),
     ("--eval-envs", "0"), ("--max-turns", "0"), ("--envs-per-step", "0"), ("--max-response-tokens", "0"),
-    ("--minibatches", "0"), ("--epochs", "0"), ("--micro-batch-tokens", "0"), ("--keep", "0"), ("--seed", "-1"),
+    ("--minibatches", "0"), ("--epochs", "0"), ("--micro-batch-tokens", "-1"), ("--keep", "0"), ("--seed", "-1"),
     ("--clip", "-0.1"), ("--lr", "0.0"), ("--warm-start", "-1"), ("--engine-memory", "1.0"), ("--lora-rank", "0"),
 ]  # fmt: skip
 SUMMARY = r"held-out success \d\.\d\d -> \d\.\d\d \(n=4, se \d\.\d\d\)"

@@ -1,0 +1,119 @@
+"""What an update takes of its machine: memory of a pack by a formula, threads by a clock."""
+
+import time
+
+import pytest
+import torch
+from helpers import make_sample, objective, small_model, small_policy
+from test_packing import plain_kernel, plain_kernel_backward
+from test_update import random_batch
+from transformers import Qwen2Config, Qwen3Config
+
+from model import attention, fitting, lora
+from model.attention import packed
+from model.fitting import bytes_per_token, fastest_threads, tokens_that_fit
+from model.logprobs import token_logprobs
+from model.packing import pack_samples
+from update import update
+
+SHAPES = {
+    "0.5B": Qwen2Config(
+        vocab_size=151_936, hidden_size=896, intermediate_size=4864, num_hidden_layers=24, num_attention_heads=14,
+        num_key_value_heads=2,
+    ),
+    "1.7B": Qwen3Config(
+        vocab_size=151_936, hidden_size=2048, intermediate_size=6144, num_hidden_layers=28, num_attention_heads=16,
+        num_key_value_heads=8, head_dim=128,
+    ),
+    "4B": Qwen3Config(
+        vocab_size=151_936, hidden_size=2560, intermediate_size=9728, num_hidden_layers=36, num_attention_heads=32,
+        num_key_value_heads=8, head_dim=128,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("adapted", [False, True])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_a_layer_keeps_as_many_bytes_of_a_token_as_the_formula_says(monkeypatch, adapted, checkpointing):
+    """Counted in bfloat16 with the graph of the flash kernels, as the difference between three layers and two."""
+
+    def forward(*args):
+        out, norm = plain_kernel(*(x.float() if torch.is_tensor(x) else x for x in args))
+        return out.bfloat16(), norm
+
+    monkeypatch.setattr(attention, "_flash_forward", forward)
+    monkeypatch.setattr(attention, "_flash_backward", plain_kernel_backward)
+    monkeypatch.setattr(attention, "has_flash", lambda *_: True)
+
+    def kept(layers):
+        model = small_model(layers=layers)
+        if adapted:
+            lora.add_adapter(model, "p", 1, 0)
+        lora.to_bfloat16(model)
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+            model.train()
+        weights, storages = {weight.data_ptr() for weight in model.parameters()}, {}
+
+        def keep(tensor):
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in weights:
+                storages[storage.data_ptr()] = storage.nbytes(), tensor
+            return tensor
+
+        pack = pack_samples([[make_sample(prompt=[1] * 50, response=[3] * 12) for _ in range(4)]])
+        with packed(model), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            token_logprobs(model, pack)
+        return sum(size for size, _ in storages.values()) / len(pack), model.config
+
+    (two, shape), (three, _) = kept(2), kept(3)
+    other = Qwen3Config(**{**shape.to_dict(), "num_hidden_layers": 3, "layer_types": None})
+    found = bytes_per_token(other, adapted, checkpointing) - bytes_per_token(shape, adapted, checkpointing)
+    assert found == pytest.approx(three - two, rel=0.12)
+
+
+def test_bytes_by_hand():
+    """Qwen3-1.7B: a layer keeps 16 * 2048 + 8 * 6144 + 10 * 24 * 128 = 112,640 bytes, with adapters 149,504."""
+    shape = SHAPES["1.7B"]
+    assert bytes_per_token(shape) == 24 * 2048 + 29 * 112_640
+    assert bytes_per_token(shape, adapted=True) == 24 * 2048 + 29 * 149_504
+    assert bytes_per_token(shape, checkpointing=True) == 24 * 2048 + 28 * 4096 + 2 * 112_640
+    head, tile = 12 * 151_936 * 2048, 16 * 512 * 151_936
+    free = head + tile + 4 * 2048 * (3 * 6144 + 2 * 24 * 128) + 5000 * bytes_per_token(shape)
+    assert tokens_that_fit(free, shape) == 4864  # 5000, rounded down to 256
+    assert tokens_that_fit(1e15, shape) == fitting.MOST
+    assert tokens_that_fit(0, shape) == fitting.LEAST
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "card", "adapted", "least"),
+    [  # weights: bytes of masters, gradients and moments, or of frozen ones; the engine of 0.5B stays awake
+        ("0.5B", 16 * 0.49e9 + 0.3 * 24e9, 24e9, False, 2048),
+        ("1.7B", 2 * 1.72e9, 24e9, True, 2048),
+        ("1.7B", 16 * 1.72e9, 48e9, False, 2048),
+        ("4B", 2 * 4.0e9, 48e9, True, 2048),
+    ],
+)
+def test_usual_cards_hold_a_pack_of_usual_models(name, weights, card, adapted, least):
+    """Prompt of 500 and 8 answers of 190 tokens: 2,048."""
+    assert tokens_that_fit(fitting.SPARE * (card - 1e9 - weights), SHAPES[name], adapted) >= least
+
+
+def test_more_threads_are_taken_where_they_save_a_tenth(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    before = torch.get_num_threads()
+    for seconds, best in (((0.04, 0.02, 0.01), 4), ((0.04, 0.02, 0.019), 2), ((0.01, 0.03, 0.03), 1)):
+        work = dict(zip((1, 2, 4), seconds, strict=True))
+        assert fastest_threads(lambda work=work: time.sleep(work[torch.get_num_threads()])) == best
+    assert torch.get_num_threads() == before
+
+
+def test_the_first_update_chooses_the_threads_and_changes_nothing_else(monkeypatch):
+    monkeypatch.setattr("update.fastest_threads", lambda work: [work(), 1][1])
+    policies = [small_policy(lr=1e-2) for _ in range(2)]
+    policies[0].threads = None
+    for policy in policies:
+        update(policy, random_batch(), objective(minibatches=2))
+    assert [policy.threads for policy in policies] == [1, 0]
+    for one, other in zip(*(policy.model.parameters() for policy in policies), strict=True):
+        assert torch.equal(one, other)
