@@ -111,7 +111,8 @@ class PlanPath(Walk):
         before = self.distance[self.position]
         legal, note = self._walk(answer)
         gain = max(0, before - self.distance[self.position])
-        team = 1.0 if self.solved else gain / self.distance[self.start]
+        # at most 1: from further away than the start, an answer may gain more than the whole way
+        team = 1.0 if self.solved else min(1.0, gain / self.distance[self.start])
         return Outcome(team, legal, gain / max(len(answer), min(self.max_moves, before)), note)
 
     def _noise(self, rng: np.random.Generator, good: float) -> list:

@@ -578,6 +578,13 @@ def test_progress_is_one_exactly_when_solved(task):
 # ---------------------------------------------------------------------------------------------------------------- rules
 
 
+def test_a_team_reward_is_at_most_one_however_far_the_way_back_was():
+    env = PlanPath.from_text("....SG", workflow="single")
+    assert env.step("planner", plan("LLLL")).team == 0
+    assert env.step("planner", plan("RRR")).team == 1  # three steps of a way that was one step long at the start
+    assert not env.solved
+
+
 def test_plan_path_rows_and_columns_and_steps_after_the_end():
     """C11: not a square, (row, column) from the top left, and nothing happens after the goal."""
     env = PlanPath.from_text("S...G\n.....\n.....", workflow="single")
