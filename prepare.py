@@ -270,11 +270,20 @@ def make_engines(config: Config, policies: dict[str, Policy]) -> dict[str, Engin
             continue
         if config.engine == "vllm":  # a large engine leaves the GPU to the update, which two cannot take turns in
             large = sum(shape.numel() for shape in policy.shapes.values()) >= SLEEPS and len({*kinds.values()}) == 1
-            made: Engine = VllmEngine(policy, config.max_response_tokens, memory=config.engine_memory, sleep=large)
+            sleep = large and alone_on_the_gpu()
+            made: Engine = VllmEngine(policy, config.max_response_tokens, memory=config.engine_memory, sleep=sleep)
         else:
             made = TransformersEngine(policy, config.max_response_tokens)
         engines[kinds[name]] = made
     return {name: engines[kind] for name, kind in kinds.items()}
+
+
+def alone_on_the_gpu() -> bool:
+    """Whether no other process has memory here: vLLM counts what all use, and fails if that grows while it sleeps."""
+    if not torch.cuda.is_available():
+        return True
+    free, total = torch.cuda.mem_get_info()
+    return total - free - torch.cuda.memory_reserved() < 2 * 2**30  # the context of this process takes less
 
 
 def saved_models(checkpoint: Path) -> Load:
