@@ -3,6 +3,7 @@
 Addresses on the web are not opened: tests need no network. The pages it links to have their tests in test_docs.py.
 """
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -136,15 +137,29 @@ def test_no_number_comes_before_the_command_that_makes_one(readme):
     assert re.findall(r"\d+", text) == []
 
 
-def test_the_main_table_is_that_of_the_page_on_gpus(readme):
-    """Whose numbers are those of docs/gpu.json (test_docs.py)."""
-    (shown,), (recorded,) = (
-        [table for table in tables(text) if table[0][0] == "Sudoku, held-out success"]
-        for text in (readme, page("gpu.md"))
-    )
-    columns = [recorded[0].index(name) for name in shown[0]]
-    assert shown == [[row[column] for column in columns] for row in recorded]
-    assert len(shown) == 6
+def recorded(label, step):
+    """Held-out success of a row of docs/real.json after some steps, as the pages write it."""
+    runs = {run["label"]: run["evaluations"] for run in json.loads(page("real.json"))["runs"]}
+    (found,) = [row["success"] for row in runs[label] if row["step"] == step]
+    return f"{found:.2f}"
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/real_models.md"])
+def test_the_tables_of_the_real_model_are_the_records(name):
+    (table,) = [t for t in tables((ROOT / name).read_text(encoding="utf-8")) if t[0][0].startswith("Plan-Path 10x10")]
+    steps = {column: int((re.findall(r"\d+", title) or ["0"])[0]) for column, title in enumerate(table[0])}
+    for label, *cells in table[1:]:
+        shown = [(steps[column], cell) for column, cell in enumerate(cells, 1) if re.fullmatch(r"\d\.\d\d", cell)]
+        assert len(shown) >= 3
+        assert [cell for _, cell in shown] == [recorded(label, step) for step, _ in shown]
+
+
+def test_the_steps_against_trl_are_the_records():
+    (table,) = [t for t in tables(page("real_models.md")) if t[0][0].startswith("GRPO on GSM8K")]
+    rows = json.loads(page("real.json"))["run_vs_trl"]["rows"]
+    assert [row[1:] for row in table[1:]] == [
+        [f"{row['step_s']:.2f}", f"{row['start_s']:.0f}", f"{row['peak_gb']:.0f}"] for row in rows
+    ]
 
 
 def test_the_first_run_is_the_one_that_was_recorded(readme):
