@@ -19,12 +19,11 @@ import torch
 import tyro
 
 from distributed.world import start
-from options import Config, Text, Words, by_policy, errors_in_one_line, load, read, unchanged
-from prepare import first_models, held_out, make_team, saved_models, scoring_pool, task_of
-from records.checkpoint import read_state
+from options import UNTIED, Config, Text, Words, by_policy, errors_in_one_line, load, read, unchanged
+from prepare import base_files, first_models, held_out, input_files, levels_of, make_team, saved_models, scoring_pool
 from records.console import half_up
 from records.log import say
-from records.parts import part_of_run
+from records.run_folder import check_pins, is_checkpoint, locate
 from rollout import Evaluation
 from sampling.team import Team
 from tasks.levels import Levels
@@ -50,42 +49,46 @@ class Options(Config):
     """also write the models that played into this new folder, adapters merged (several: DIR/POLICY)"""
 
 
-OWN = ("source", "team", "envs", "samples", "temperature", "top_p", "merge")
-# options that an evaluation may give beside those of the run
-FREE = (*OWN, "eval_data", "engine", "engine_memory", "device", "ranks", "sandbox", "output_dir")
+# what an evaluation may say beside the options of the run
+FREE = ("source", "team", "envs", "samples", "temperature", "top_p", "merge", "output_dir", *UNTIED)
+FREE += ("eval_data", "engine", "engine_memory")
 
 
 def parse(argv: Sequence[str]) -> tuple[Options, Path | None]:
     """The options of an evaluation, and the checkpoint that plays where it is that of a whole run."""
-    given, checkpoint = read(Options, argv, Options()), None
+    given = read(Options, argv, Options())
     if bool(given.source) == bool(given.team) or given.model != Config().model:
         raise ValueError("give a RUN or a model, or --team POLICY=NAME ... (and no --model)")
     models = given.team or (given.source,)
-    parts = [part for source in by_policy(models).values() if (part := part_of_run(source))]
-    usual = Options(**asdict(load(parts[0].run)) | {"temperature": 0.0, "ranks": ()}) if parts else Options()
-    if given.source and parts and not parts[0].policy:
-        config, checkpoint = unchanged(usual, argv, FREE), parts[0].checkpoint
+    found = [path for source in by_policy(models).values() if (path := locate(source))]
+    checkpoint = found[0] if given.source and found and is_checkpoint(found[0]) else None
+    usual = Options()
+    if found:  # their run decides
+        run = found[0].parents[1 if is_checkpoint(found[0]) else 2]
+        usual = Options(**asdict(load(run)) | {"temperature": 0.0, "ranks": ()})
+    if checkpoint:
+        config = unchanged(usual, argv, FREE)
     else:
         config = replace(read(Options, argv, replace(usual, policies=())), model=models).resolved()
     config.check()
     if config.temperature == 0 and (config.samples > 1 or config.top_p < 1):
         option = f"--samples {config.samples}" if config.samples > 1 else f"--top-p {config.top_p}"
         raise ValueError(f"{option} needs --temperature above 0: greedy chains are all the same")
+    if config.merge and Path(config.merge).exists() and any(Path(config.merge).iterdir()):
+        raise ValueError(f"--merge {config.merge}: not an empty folder, and nothing in it shall be written over")
     return config, checkpoint
 
 
 def load_team(argv: Sequence[str]) -> tuple[str, Options, Levels, Team]:
     """The team of a command line. All ranks call it. The name is that of the checkpoint or of what plays."""
     config, checkpoint = parse(argv)
-    task = task_of(config, training=False)
+    levels = levels_of(config, training=False)
     world = start(config.device)
+    weights = saved_models(checkpoint) if checkpoint else first_models(config, levels, world)
+    team = make_team(config, levels.held_out_env.agents, world, weights)
     if checkpoint:
-        read_state(checkpoint, world, training=False)
-        weights = saved_models(checkpoint)
-    else:
-        weights = first_models(config, task, world)
-    team = make_team(config, task.held_out_env.agents, world, weights)
-    return checkpoint.name if checkpoint else " ".join(config.model), config, task, team
+        check_pins(checkpoint.parents[1], [*input_files(replace(config, data="")), *base_files(team.policies)])
+    return checkpoint.name if checkpoint else " ".join(config.model), config, levels, team
 
 
 def report(result: Evaluation) -> str:
@@ -99,21 +102,17 @@ def report(result: Evaluation) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    words = sys.argv[1:] if argv is None else argv
-    try:
-        with errors_in_one_line("evaluate.py"):
-            name, config, task, team = load_team(words)
-            pool, summary = scoring_pool(config, task), team.describe()
-            many = config.samples, config.temperature, config.top_p
-            result = held_out(replace(config, eval_envs=config.envs), team, task, pool, *many)
-            if config.merge:
-                for policy in team.policies.values():
-                    folder = Path(config.merge, policy.name if len(team.ranks_of) > 1 else "")
-                    policy.save(folder, policy.weights(torch.float32))
-            say(team.world, f"{config.task} ({config.workflow}), {name}: {summary}\n{report(result)}")
-            team.world.close()
-    except KeyboardInterrupt:
-        sys.exit(130)
+    with errors_in_one_line("evaluate.py"):
+        name, config, levels, team = load_team(sys.argv[1:] if argv is None else argv)
+        pool, summary = scoring_pool(config, levels), team.describe()
+        many = config.samples, config.temperature, config.top_p
+        result = held_out(replace(config, eval_envs=config.envs), team, levels, pool, *many)
+        if config.merge:
+            for policy in team.policies.values():
+                folder = Path(config.merge, policy.name if len(team.ranks_of) > 1 else "")
+                policy.save(folder, policy.weights(torch.float32))
+        say(team.world, f"{config.task} ({config.workflow}), {name}: {summary}\n{report(result)}")
+        team.world.close()
 
 
 if __name__ == "__main__":

@@ -62,13 +62,13 @@ class Plan:
 
 def make_plan(own: argparse.Namespace, words: Sequence[str]) -> Plan:
     """The rows that were asked for, without those that need roles or a workflow that the task does not have."""
-    from prepare import task_of  # takes seconds (torch), and --help should not
+    from prepare import levels_of  # takes seconds (torch), and --help should not
 
     config = parse(words)
-    team = task_of(config).training_env.agents
+    team = levels_of(config).training_env.agents
     lacks = [] if config.task == "plan_path" and "--env-options" not in words else [NEAR]
     try:
-        task_of(parse([*words, *SINGLE.split()]))
+        levels_of(parse([*words, *SINGLE.split()]))
     except ValueError:
         lacks.append(SINGLE)
 
@@ -135,7 +135,7 @@ def play_teams(plan: Plan) -> None:
     """Evaluate the rows that combine checkpoints, where their runs are finished."""
     from evaluate import load_team
     from prepare import held_out
-    from records.checkpoint import latest_checkpoint
+    from records.run_folder import latest_checkpoint
 
     teams = [(row, seed) for rows in plan.tables.values() for row in rows for seed in plan.seeds if row.team]
     for row, seed in tqdm(teams, "teams of checkpoints"):

@@ -189,10 +189,8 @@ class Config(UpdateConfig):
             raise ValueError(f"--task {self.task}: no such task{nearest(self.task, list(TASKS))}; {there}")
         if methods is not None and (self.sampling, self.grouping, self.reward) not in methods:
             raise ValueError(
-                f"--sampling {self.sampling} --grouping {self.grouping} --reward {self.reward}: a tree has agent- and "
-                "turn-wise groups and no trajectories to compare; chains see different prompts after the first action "
-                "and have a return. Use tree with agent_turn or chains with trajectory (ablations: tree with agent or "
-                "turn, tree with --reward outcome, parallel with prompt)"
+                f"--sampling {self.sampling} --grouping {self.grouping} --reward {self.reward}: use tree with "
+                "agent_turn or chains with trajectory (ablations: tree with agent, turn, outcome; parallel with prompt)"
             )
 
 
@@ -267,7 +265,8 @@ def unchanged(saved: C, words: Sequence[str], free: Sequence[str]) -> C:
     """The options of a run, with what the command line says about the `free` ones. ValueError on any other change."""
     config = read(type(saved), words, saved).resolved()
     for name, value in asdict(saved).items():
-        if name not in free and getattr(config, name) != value:
+        same = Path(value).name == Path(config.task).name if name == "task" else getattr(config, name) == value
+        if name not in free and not same:
             now, then = map(_shown, (getattr(config, name), value))
             raise ValueError(f"{option(name)} {now}: the run was started with {option(name)} {then}")
     return config
@@ -281,9 +280,10 @@ def load(run: Path) -> Config:
         saved = Config(**{name: tuple(value) if type(value) is list else value for name, value in values.items()})
         usual = asdict(replace(Config(), ranks=(1,)).resolved())
         odd = [name for name, value in asdict(saved).items() if not _fits(value, usual[name])]
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        why = "no config.json" if not path.exists() else error
-        raise ValueError(f"{run} holds no run that can be read ({why})") from None
+    except FileNotFoundError:
+        raise ValueError(f"{run} holds no run (no config.json)") from None
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{path}: not JSON ({error})") from None
     except (TypeError, AttributeError):
         raise ValueError(f"{path}: another version wrote it; commit 2d69621 is the last that reads old runs") from None
     if odd:
@@ -317,13 +317,20 @@ def nearest(word: str, known: Sequence[str]) -> str:
     return f" (did you mean {found[0]}?)" if found else ""
 
 
+def out_of_memory(error: BaseException) -> bool:
+    return type(error).__name__ == "OutOfMemoryError"  # torch's own
+
+
 @contextmanager
 def errors_in_one_line(command: str) -> Iterator[None]:
-    """What is wrong with options, files or packages ends a command with one line and exit code 1."""
+    """What is wrong with options, files, packages or memory ends a command with one line and exit code 1."""
     try:
         yield
-    except (ValueError, OSError, ImportError) as error:
-        line = " ".join(str(error).split())
+    except Exception as error:
+        if not (isinstance(error, (ValueError, OSError, ImportError)) or out_of_memory(error)):
+            raise
+        lower = "lower --micro-batch-tokens or --engine-memory, or use --gradient-checkpointing or --adapter lora"
+        line = f"the GPU is out of memory: {lower}" if out_of_memory(error) else " ".join(str(error).split())
         sys.exit(f"{command}: error: " + "".join(c if c.isprintable() else repr(c)[1:-1] for c in line))
 
 

@@ -4,34 +4,40 @@ from __future__ import annotations
 
 import copy
 import gc
+import inspect
 import json
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from distributed.exchange import gather_episodes
-from distributed.world import World, place, start
+from distributed.world import World, place
 from envs import TASKS
 from model import lora, tiny
 from model.loading import load_model
 from model.lora import load_whole
 from model.policy import LogProbs, Policy, make_policy
-from options import Config, load, policy_map, sources
-from records.checkpoint import latest_checkpoint, load_optimizers, read_state, save_checkpoint
-from records.log import LEVELS, Log, on_main, say
-from records.parts import part_of_run
-from records.run_folder import locked, write_text
-from records.stop import Stop, Stopped, how_to_go_on, speaks
+from options import Config, policy_map, sources
+from records.checkpoint import load_optimizers, save_checkpoint
+from records.log import LEVELS, Log, say
+from records.run_folder import (
+    check_pins,
+    latest_checkpoint,
+    locate,
+    on_main,
+    pin,
+    policy_folder,
+    read_rows,
+    step_of,
+    write_text,
+)
+from records.stop import Stop, Stopped
 from records.track import make_tracker
-from records.values import fits, in_words
 from rollout import Evaluation, evaluate
 from sampling.engine import Engine
 from sampling.team import Team
@@ -39,6 +45,7 @@ from sampling.transformers_engine import TransformersEngine
 from sampling.vllm_engine import VllmEngine, import_ahead
 from tasks import sandbox
 from tasks.levels import HELD_OUT_SEEDS, Levels, make_levels
+from tasks.registry import task_class
 from tools.check import check
 
 
@@ -48,18 +55,28 @@ class Run:
 
     config: Config
     team: Team
-    task: Levels
+    levels: Levels
     pool: Executor | None  # threads that score, None where scoring is fast
     log: Log
-    start: int = 0  # finished steps
-    before: float = 0.0  # held-out success before training
-    stop: Stop = field(default_factory=Stop)
+    stop: Stop
+    done: int = 0  # finished steps
     saved: int = -1  # steps in the newest checkpoint
+
+    def first_evaluation(self) -> float:
+        """Held-out success before training: played now, or the first row of the evaluations of a resumed run."""
+        rows = read_rows(self.log.run / "evaluations.jsonl", ["success"]) if self.config.resume else []
+        if rows:
+            return rows[0]["success"]
+        self.log.say("first evaluation: held-out environments, played greedily before training")
+        before = self.evaluate(0)
+        self.save(0)
+        self.write_config()  # last: without this file there is no run to resume, and the folder can be used again
+        return before.success
 
     def steps(self) -> Iterator[int]:
         """The steps that are left. After Ctrl-C or SIGTERM on any rank the step is finished and saved, then Stopped."""
-        world, self.stop.patient = self.team.world, True
-        for step in self.log.progress(self.start):
+        world, self.stop.patient, self.stop.begun = self.team.world, True, True
+        for step in self.log.progress(self.done):
             yield step
             if number := world.most(self.stop.number):  # all ranks stop after the same step
                 if self.saved <= step:
@@ -70,138 +87,102 @@ class Run:
 
     def evaluate(self, step: int) -> Evaluation:
         """Held-out success after `step` steps, logged."""
-        result = held_out(self.config, self.team, self.task, self.pool)
+        result = held_out(self.config, self.team, self.levels, self.pool)
         self.log.evaluation(step, result)
         return result
 
     def save(self, step: int) -> None:
         """A checkpoint after `step` steps."""
-        state, world = {"before": self.before}, self.team.world
-        save_checkpoint(self.log.run, step, self.team.policies, state, self.config.keep, world)
+        save_checkpoint(self.log.run, step, self.team.policies, self.config.keep, self.team.world)
         self.saved = step
 
-
-@contextmanager
-def started(config: Config) -> Iterator[Run]:
-    """The run of these options, whose folder is locked as long as the context lasts.
-
-    What is wrong with options, data or folders ends the program with one line; Ctrl-C and SIGTERM end it with the
-    command that goes on, and exit code 130 or 143.
-    """
-    folder = ""
-    with ExitStack() as held:
-        try:
-            try:
-                world = start(config.device)
-                if world.device == "cpu" and set(config.model) == {"tiny"}:
-                    torch.set_num_threads(1)  # two gain little, and wait for each other where a neighbour is busy
-                stop = held.enter_context(Stop())
-                folder = world.gather(config.output_dir)[0]  # its default holds the time of day
-                config = replace(config, output_dir=folder)
-                if not config.resume and (Path(folder) / "config.json").exists():
-                    raise ValueError(f"--output-dir {folder} already holds a run: add --resume, or name another folder")
-                Path(folder).mkdir(parents=True, exist_ok=True)
-                on_main(world, lambda: held.enter_context(locked(Path(folder))))
-                run = set_up(config, world, stop)
-            except (ValueError, OSError, ImportError) as error:
-                if dist.is_initialized():
-                    dist.destroy_process_group()
-                sys.exit(f"train.py: error: {error}")
-            gc.freeze()  # a million objects of the libraries stay: garbage collection need not look at them every time
-            yield run
-        except Stopped as stopped:
-            if speaks():
-                print(how_to_go_on(config), flush=True)
-            if dist.is_initialized():  # the other ranks may wait in the middle of anything: nobody can close the job
-                os._exit(128 + stopped.number)
-            sys.exit(128 + stopped.number)
+    def write_config(self) -> None:
+        if self.team.world.main:
+            write_text(self.log.run / "config.json", json.dumps(asdict(self.config), indent=1))
 
 
-def set_up(config: Config, world: World, stop: Stop) -> Run:
-    """Start a run, or resume one. Raises ValueError on options and data that do not fit together."""
-    folder, checkpoint = Path(config.output_dir), None
+def prepare(config: Config, world: World, folder: Path, stop: Stop) -> Run:
+    """A run that is new, or goes on from its newest checkpoint. ValueError on options and data that do not fit."""
     say(world, f"{config.task} ({config.workflow}), model {' '.join(config.model)}; run folder {folder}")
-    if config.resume:
-        checkpoint = latest_checkpoint(folder)
-        state = read_state(checkpoint, world)
-        if state["step"] > config.steps:
-            raise ValueError(f"--steps {config.steps}: {folder} has done {state['step']} already")
-        if not fits(state.get("before"), float):
-            raise ValueError(f"{checkpoint / 'state.json'}: 'before' has to be {in_words(float)}")
-    task = task_of(config)
-    pool, agents = scoring_pool(config, task), task.training_env.agents
-    if config.task not in TASKS and (mistakes := check(task.training_env.copy, config.task)):
+    if world.device == "cpu" and set(config.model) == {"tiny"}:
+        torch.set_num_threads(1)  # two gain little, and wait for each other where a neighbour is busy
+    checkpoint = latest_checkpoint(folder) if config.resume else None
+    done = step_of(checkpoint) if checkpoint else 0
+    if done > config.steps:
+        raise ValueError(f"--steps {config.steps}: {folder} has done {done} already")
+    levels = levels_of(config)
+    pool, agents = scoring_pool(config, levels), levels.training_env.agents
+    if config.task not in TASKS and (mistakes := check(levels.training_env.copy, config.task)):
         raise ValueError(f"--task {config.task}: {mistakes[0]} (python -m tools.check {config.task} lists all)")
-    done = state["step"] if checkpoint else 0
     track = on_main(world, lambda: make_tracker(config.track, folder, asdict(config), done))
-    if config.warm_start and task.training_env.noisy_answer and not checkpoint:
-        say(world, f"warm start: {config.warm_start} steps of imitating noisy moves")
     if config.engine == "vllm":  # while the model is loaded and warmed up
         import_ahead(world.device)
-    weights = saved_models(checkpoint) if checkpoint else first_models(config, task, world)
+    weights = saved_models(checkpoint) if checkpoint else first_models(config, levels, world)
     team = make_team(config, agents, world, weights)
     save_bases(team.policies, folder)
+    inputs = {*input_files(config), *(file for part in world.gather(base_files(team.policies)) for file in part)}
+    on_main(world, lambda: (check_pins if config.resume else pin)(folder, inputs))
     log = Log(
         folder, world, config, agents, list(team.ranks_of), team.decode,
-        lambda step, i: task.training(config.seed, step, i, config.envs_per_step), task.held_out, track,
+        lambda step, i: levels.training(config.seed, step, i, config.envs_per_step), levels.held_out, track,
     )  # fmt: skip
-    run = Run(config, team, task, pool, log, stop=stop)
     log.say(f"{team.describe()}; agents act in the order {', '.join(agents)}")
-
-    def save_config() -> None:
-        if world.main:
-            write_text(folder / "config.json", json.dumps(asdict(config), indent=1))
-
+    run = Run(config, team, levels, pool, log, stop, done, saved=done)
     if checkpoint:
         load_optimizers(checkpoint, team.policies)
-        log.cut(state["step"])
-        save_config()
-        log.say(f"resuming after step {state['step']}")
-        return replace(run, start=state["step"], before=state["before"], saved=state["step"])
-    log.say(f"the first prompt, as the model sees it:\n{first_prompt(config, task, team)}")
-    log.clear()
-    log.say("first evaluation: held-out environments, played greedily before training")
-    run = replace(run, before=run.evaluate(0).success)
-    run.save(0)
-    save_config()  # last: before this file exists there is no run to resume, and the folder can simply be used again
+        log.cut(done)
+        run.write_config()
+        log.say(f"resuming after step {done}")
+    else:
+        env = levels.training(config.seed, 0, 0, config.envs_per_step)
+        prompt = team.decode_prompt(agents[0], team.encode(agents[0], env.observe(agents[0])))
+        log.say(f"the first prompt, as the model sees it:\n{prompt}")
+        log.clear()
+    gc.freeze()  # a million objects of the libraries stay: garbage collection need not look at them every time
     return run
 
 
-def task_of(config: Config, training: bool = True) -> Levels:
-    """The task of a run, or only its held-out levels."""
+def levels_of(config: Config, training: bool = True) -> Levels:
+    """The levels of a run, or only the held-out ones."""
     return make_levels(
         config.task, config.workflow, config.env_options, config.data, config.eval_data, config.max_turns,
         training=training,
     )  # fmt: skip
 
 
-def scoring_pool(config: Config, task: Levels) -> Executor | None:
+def scoring_pool(config: Config, levels: Levels) -> Executor | None:
     """Threads where scoring waits for other processes (programs, symbolic mathematics); None for plain board games."""
     sandbox.set_mode(config.sandbox)
-    if task.training_env.runs_programs:
+    if levels.training_env.runs_programs:
         sandbox.use_bubblewrap()  # or a refusal, before anything is loaded
-    return ThreadPoolExecutor(threads()) if task.training_env.slow_scoring else None
+    # as many as this rank has cores: with more, programs that run in parallel would time out
+    threads = max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+    return ThreadPoolExecutor(threads) if levels.training_env.slow_scoring else None
 
 
-def threads() -> int:
-    """Cores of this rank: with more threads, programs that run in parallel would time out."""
-    return max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+def input_files(config: Config) -> list[Path]:
+    """The files that a run is made from: its problems, and the file of a task of one's own."""
+    files = [Path(name) for name in (config.data, config.eval_data)]
+    if config.task not in TASKS:
+        files.append(Path(inspect.getfile(task_class(config.task))))
+    return [file for file in files if file.is_file()]
 
 
-def first_prompt(config: Config, task: Levels, team: Team) -> str:
-    agent, env = task.training_env.agents[0], task.training(config.seed, 0, 0, config.envs_per_step)
-    return team.decode_prompt(agent, team.encode(agent, env.observe(agent)))
+def base_files(policies: Mapping[str, Policy]) -> list[Path]:
+    """The weights below adapters, where they are in a folder."""
+    folders = {Path(policy.model.name_or_path) for policy in policies.values() if policy.adapted}
+    return sorted(file for folder in folders for file in folder.glob("*.safetensors"))
 
 
 def held_out(
-    config: Config, team: Team, task: Levels, pool: Executor | None, samples: int = 1, temperature: float = 0.0,
+    config: Config, team: Team, levels: Levels, pool: Executor | None, samples: int = 1, temperature: float = 0.0,
     top_p: float = 1.0,
 ) -> Evaluation:  # fmt: skip
     """Success on environments that training never sees, greedy by default."""
-    numbers = task.held_out_numbers(config.eval_envs)
+    numbers = levels.held_out_numbers(config.eval_envs)
     ids = team.world.mine(numbers)
     return evaluate(
-        [task.held_out(number) for number in ids],
+        [levels.held_out(number) for number in ids],
         team.sampler(temperature, top_p),
         encode=team.encode,
         decode=team.decode,
@@ -312,26 +293,25 @@ def save_bases(policies: Mapping[str, Policy], run: Path) -> None:
             policy.model.name_or_path = str(folder.resolve())
 
 
-def first_models(config: Config, task: Levels, world: World) -> Load:
+def first_models(config: Config, levels: Levels, world: World) -> Load:
     """How the policies start: as `--model` says, warm-started once for all that start from the same model.
 
     Policies of runs are not warm-started, and in a team with the tiny model only that one is: it alone has no idea of
-    how to answer. All ranks call it. ValueError on a policy without a model, and on a run that is damaged or has no
-    policy for these agents.
+    how to answer. All ranks call it. ValueError on a policy without a model, and on a run that has no policy for these
+    agents.
     """
-    policy_of = policy_map(config, task.training_env.agents)
-    given = sources(config, list(dict.fromkeys(policy_of.values())))
-    parts = {source: part for source in given.values() if (part := part_of_run(source))}
-    for checkpoint in dict.fromkeys(part.checkpoint for part in parts.values()):
-        read_state(checkpoint, world, training=False)
-    folders = dict(given)
-    for name, source in given.items():
-        if source in parts:
-            part, agents = parts[source], [agent for agent, owner in policy_of.items() if owner == name]
-            folders[name] = str(part.folder(agents, load(part.run).policies))
-    models = [source for source in dict.fromkeys(given.values()) if source not in parts]
+    policy_of = policy_map(config, levels.training_env.agents)
+    folders = sources(config, list(dict.fromkeys(policy_of.values())))
+    given, saved = dict.fromkeys(folders.values()), {}
+    for name, source in folders.items():
+        if checkpoint := locate(source):
+            agents = [agent for agent, owner in policy_of.items() if owner == name]
+            saved[source] = folders[name] = str(policy_folder(checkpoint, agents))
+            run = Path(folders[name]).parents[2]
+            check_pins(run, (run / "bases").rglob("*.safetensors"))
+    models = [source for source in given if source not in saved]
     imitating = [source for source in models if source == "tiny"] or (models if config.warm_start else [])
-    loaded = {source: warm_started(source, config, task, world) for source in imitating}
+    loaded = {source: warm_started(source, config, levels, world) for source in imitating}
     # what anybody can load by its name: the run need not keep a copy (`save_bases`)
     lasting = {name for name in models if name not in imitating and not lora.is_adapter(Path(name))}
 
@@ -350,18 +330,19 @@ def first_models(config: Config, task: Levels, world: World) -> Load:
     return load_first
 
 
-def warm_started(source: str, config: Config, task: Levels, world: World) -> Loaded:
+def warm_started(source: str, config: Config, levels: Levels, world: World) -> Loaded:
     """A model after imitating noisy moves, where the task has some. All ranks get the weights of rank 0."""
     model, tokenizer = tiny.build(config.seed) if source == "tiny" else load_whole(source)
-    if not task.training_env.noisy_answer:  # math and code: the tiny model only shows that everything runs
+    if not levels.training_env.noisy_answer:  # math and code: the tiny model only shows that everything runs
         say(world, f"no warm start: {config.task} has no noisy answers to imitate; {source} starts as it is")
         return model, tokenizer
+    say(world, f"warm start: {config.warm_start} steps of imitating noisy moves")
     device = "cpu" if source == "tiny" else world.device
     if world.main:
         torch.set_float32_matmul_precision("high")  # noise is imitated: TF32 will do, and is several times as fast
         tiny.warm_start(
             make_policy("warm start", model, tokenizer, config.lr, device),
-            task.warm,
+            levels.warm,
             steps=config.warm_start,
             turns=config.max_turns,
             seed=config.seed,

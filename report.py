@@ -23,8 +23,7 @@ from typing import Any
 
 from options import Config, load
 from records.console import half_up, say
-from records.reading import read_log, read_object
-from records.run_folder import write_text
+from records.run_folder import read_object, read_rows, write_text
 
 Row = dict[str, Any]
 TEMPLATE = Path(__file__).parent / "records" / "page.html"
@@ -92,7 +91,7 @@ def read_run(folder: Path) -> Saved:
     config, found = load(folder), dict[str, list[Row]]()
     for name, needed in NEEDED.items():
         path = folder / name
-        read = read_log if path.suffix == ".jsonl" else lambda path: [read_object(path)]
+        read = read_rows if path.suffix == ".jsonl" else lambda path: [read_object(path)]
         found[path.stem] = [
             as_needed(row, needed, f"{path}, row {number}")
             for number, row in enumerate(read(path) if path.exists() else (), 1)

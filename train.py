@@ -15,44 +15,45 @@ What differs from GRPO on a single prompt:
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from grouping import assign_advantages, group_samples
 from options import Config, errors_in_one_line, parse
+from records.stop import Stop, speaks
 from studies.ablations import METHODS
 
 CONFIG: Config | None = None
 if __name__ == "__main__":  # before torch, which takes seconds: --help and a mistyped option need not wait for it
     with errors_in_one_line("train.py"):
         CONFIG = parse(methods=METHODS)
-    if os.environ.get("RANK", "0") == "0":
+    if speaks():
         print("loading torch", flush=True)
 
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from distributed.exchange import share_samples
-from prepare import Run, started
+from distributed.world import start
+from prepare import Run, prepare
 from records.console import half_up
 from records.metrics import Clock, groups_per_turn, rollout_metrics
+from records.run_folder import open_run
 from update import update
 
 
 def train(run: Run) -> None:
     """The whole of AT-GRPO, on any number of ranks."""
-    config, team, task, log = run.config, run.team, run.task, run.log
+    config, team, levels, log = run.config, run.team, run.levels, run.log
     # By default rollout_tree and agent_turn_key; plain GRPO is rollout_chains and trajectory_key.
-    rollout, group_key = METHODS[config.sampling, config.grouping, config.reward]
+    play, group_key = METHODS[config.sampling, config.grouping, config.reward]
     for step in run.steps():
         clock = Clock(team.seconds)
         team.set_lr(learning_rate(config, step))
 
-        # Sample, score, commit: K candidates answer one prompt at every agent and turn, and the best one goes on.
+        # 1. Sample: K candidates answer one prompt at every agent and turn; the best is committed, the next sees it.
         ids = team.world.mine(range(config.envs_per_step))
-        envs = [task.training(config.seed, step, i, config.envs_per_step) for i in ids]
         with clock("sample"):
-            played = rollout(
-                envs,
+            played = play(
+                [levels.training(config.seed, step, i, config.envs_per_step) for i in ids],
                 team.sampler(config.temperature),
                 encode=team.encode,
                 decode=team.decode,
@@ -65,29 +66,32 @@ def train(run: Run) -> None:
             )
             team.rest()  # engines that can sleep leave the GPU to the update
 
-        # Compare inside each group (environment, turn, agent). A group lies on the rank that sampled it, so this comes
-        # before the samples travel to the ranks that train on them.
+        # 2. Compare inside each group (environment, turn, agent): it lies on one rank until samples travel.
         groups = group_samples(played.samples, group_key)
         counts = assign_advantages(groups, config.normalize) | groups_per_turn(groups)
-        with clock("exchange"):  # every policy m gets its own batch B_m, the samples of the agents it speaks for
+
+        # 3. Send: every policy m gets its own batch B_m, the samples of the agents it speaks for.
+        with clock("exchange"):
             batches = share_samples(
                 team.world, team.training, team.policy_of, played.samples, config.minibatches, (config.seed, step)
             )
 
-        # Update: every policy is trained on its batch.
-        trained: dict[str, float] = {}
+        # 4. Update: every policy is trained on its batch.
+        learned: dict[str, float] = {}
         with clock("update"):
             for name, policy in team.learners.items():
                 metrics = update(policy, batches[name], config, seed=(config.seed, step))
-                trained |= {f"{name}/{metric}": value for metric, value in metrics.items()}
-        with clock("sync"):
-            team.sync()  # the engines get the new weights before the next step samples
+                learned |= {f"{name}/{metric}": value for metric, value in metrics.items()}
 
-        sums = team.world.add_up
-        row = {"step": step, "lr": learning_rate(config, step), **rollout_metrics(played, counts, sums)}
-        report = due(config.report_every, step + 1)
-        log.step(row | team.world.merge(trained), clock.seconds(), played, example=report or step == 0)
-        if report and step + 1 < config.steps:
+        # 5. Hand over: the engines get the new weights before the next step samples.
+        with clock("sync"):
+            team.sync()
+
+        # 6. Log, and now and then evaluate and save.
+        row = {"step": step, "lr": learning_rate(config, step), **rollout_metrics(played, counts, team.world.add_up)}
+        show = due(config.report_every, step + 1)
+        log.step(row | team.world.merge(learned), clock.seconds(), played, example=show or step == 0)
+        if show and step + 1 < config.steps:
             run.evaluate(step + 1)
         if due(config.save_every, step + 1) or step + 1 == config.steps:
             run.save(step + 1)
@@ -106,13 +110,16 @@ def due(every: int, step: int) -> bool:
 def main(argv: Sequence[str] | None = None) -> None:
     with errors_in_one_line("train.py"):
         config = CONFIG or parse(argv, METHODS)
-    with started(config) as run:
-        train(run)  # from the first step on, what goes wrong is shown with its traceback
-        after = run.evaluate(run.config.steps)
-        run.log.say("next: " + "\n      ".join(f"python {name}.py {run.log.run}" for name in ("report", "evaluate")))
-        before, success, se = (half_up(value) for value in (run.before, after.success, after.se))
-        run.log.say(f"held-out success {before} -> {success} (n={after.n}, se {se})")
-        run.team.world.close()
+        world = start(config.device)
+    with Stop(config) as stop, open_run(config, world) as folder:
+        run = prepare(config, world, folder, stop)
+        before = run.first_evaluation()
+        train(run)
+        after = run.evaluate(config.steps)
+        run.log.say("next: " + "\n      ".join(f"python {name}.py {folder}" for name in ("report", "evaluate")))
+        success, se = half_up(after.success), half_up(after.se)
+        run.log.say(f"held-out success {half_up(before)} -> {success} (n={after.n}, se {se})")
+        world.close()
 
 
 if __name__ == "__main__":

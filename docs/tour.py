@@ -34,7 +34,7 @@ from model.loading import load_model
 from model.packing import Pack, by_prompt, micro_batches, pack_samples, with_signal
 from model.policy import Policy, make_policy
 from options import Config, parse
-from prepare import make_team, task_of
+from prepare import levels_of, make_team
 from records.trees import tree_rows
 from rollout import Rollout, rollout_chains, rollout_tree
 from sampling.requests import request_seed
@@ -91,7 +91,7 @@ def replay(run: Path, options: str = OPTIONS) -> Tour:
     train.main(argv)
     config = parse(argv)
     start = run / "checkpoints" / "step-000000"
-    task = task_of(config)
+    task = levels_of(config)
     team = make_team(config, task.training_env.agents, World(), lambda name: load_model(str(start / name)))
     ids = range(config.envs_per_step)
 
@@ -165,7 +165,7 @@ def question_blocks(tour: Tour) -> dict[str, str]:
     committed = [sample for sample in samples if sample.committed]
     twins = []
     for sample in (s for s in tied if s.reward == max(t.reward for t in tied)):
-        env = task_of(tour.config).training(0, 0, ENV, 0)
+        env = levels_of(tour.config).training(0, 0, ENV, 0)
         for action in tour.result.episodes[ENV].actions[:2]:
             env.step(action.agent, action.text)
         env.step("tool_user", tour.text(sample))

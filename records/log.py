@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from tqdm import tqdm
 
@@ -19,14 +19,13 @@ from distributed.world import World
 from envs import Env
 from options import Config
 from records import console
-from records.checkpoint import append_row, cut_log, write_text
+from records.checkpoint import cut_log
 from records.metrics import alarms, step_line
-from records.reading import read_object
+from records.run_folder import append_row, on_main, read_object, write_text
 from records.track import Track
 from records.trees import transcript, tree_rows
 from rollout import Decode, Evaluation, Rollout
 
-T = TypeVar("T")
 LEVELS = 4  # held-out levels whose play is recorded at every evaluation
 
 
@@ -34,19 +33,6 @@ def say(world: World, text: str) -> None:
     """A line on the console of rank 0."""
     if world.main:
         console.say(text)
-
-
-def on_main(world: World, action: Callable[[], T]) -> T | None:
-    """Rank 0 does something; what it refuses is refused by all ranks, with the same ValueError."""
-    problem = result = None
-    if world.main:
-        try:
-            result = action()
-        except (ValueError, OSError) as error:
-            problem = str(error)
-    if refused := world.gather(problem)[0]:
-        raise ValueError(refused)
-    return result
 
 
 class Log:
@@ -101,7 +87,9 @@ class Log:
     def _note_command(self) -> None:
         """Add the command that works on the run from now on, and what it works with, to run.json."""
         path = self.run / "run.json"
-        sessions = read_object(path, ["sessions"])["sessions"] if path.is_file() else []
+        sessions = read_object(path).get("sessions", []) if path.is_file() else []
+        if not isinstance(sessions, list):
+            raise ValueError(f"{path}: sessions is no list")
         versions = {name: version(name) for name in ("torch", "transformers", "numpy")}
         command, now = shlex.join(["python", *sys.argv]), datetime.now().astimezone()
         sessions.append(

@@ -1,4 +1,4 @@
-"""A run folder for one process alone, and JSON files in it that notice damage. No torch."""
+"""A run folder: for one training at a time, its files whole or not there, pinned to what it was made from. No torch."""
 
 from __future__ import annotations
 
@@ -6,88 +6,210 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
+
+from options import Config, option
+
+if TYPE_CHECKING:
+    from distributed.world import World
+
+T = TypeVar("T")
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keep other trainings out of a folder. The lock ends with this process, however it ends.
+def open_run(config: Config, world: World) -> Iterator[Path]:
+    """The folder of a run, for this training alone as long as the context lasts. All ranks call it.
 
-    ValueError when another process holds it.
+    ValueError, the same on all ranks, when they were started with different options (device and folders apart), when
+    another process has the folder, when it holds a run already, and on links in it.
     """
-    with open(folder / ".lock", "a+", encoding="utf-8", errors="replace") as file:
-        file.seek(0)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(
-                f"--output-dir {folder}: a training is running there ({file.read().strip()}); "
-                "wait for its end, or name another folder"
-            ) from None
-        except OSError as error:  # some network file systems have no locks
-            print(f"note: {folder} cannot be locked ({error}); start nothing else there", flush=True)
-        file.truncate()
-        file.write(f"process {os.getpid()} on {socket.gethostname()}")
-        file.flush()
-        yield
+    first, *others = world.gather(asdict(config))
+    for rank, other in enumerate(others, 1):
+        for name, value in other.items():
+            one, two = (Path(v).name if isinstance(v, str) else v for v in (first[name], value))
+            if one != two and name not in ("device", "output_dir"):
+                raise ValueError(f"{option(name)} is {first[name]} on rank 0, but {value} on rank {rank}")
+    folder = Path(first["output_dir"])  # of rank 0: its default holds the time of day
+    with ExitStack() as held:
+
+        def take() -> None:
+            if not config.resume and (folder / "config.json").exists():
+                raise ValueError(f"--output-dir {folder} already holds a run: add --resume, or name another folder")
+            folder.mkdir(parents=True, exist_ok=True)
+            for path in folder.rglob("*"):
+                if path.is_symlink():  # what is written there would land somewhere else
+                    raise ValueError(f"{path} is a link, and a run folder holds its own files only: remove it")
+            lock(held.enter_context(open(folder / ".lock", "a+", encoding="utf-8")), folder)
+
+        on_main(world, take)
+        yield folder
 
 
-def to_disk(path: Path) -> None:
-    """Return when a file, or the names in a folder, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+def lock(file: IO[str], folder: Path) -> None:
+    """Keep other trainings out until this file is closed or its process ends. ValueError when another one has it."""
+    file.seek(0)
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = file.read(80).strip()
+        raise ValueError(f"--output-dir {folder}: a training is running there ({owner}); name another folder") from None
+    except OSError as error:  # some network file systems have no locks
+        print(f"note: {folder} cannot be locked ({error}); start nothing else there", flush=True)
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {socket.gethostname()}")
+    file.flush()
+
+
+def on_main(world: World, action: Callable[[], T]) -> T | None:
+    """Rank 0 does something; what it refuses is refused by all ranks, with the same ValueError."""
+    problem = result = None
+    if world.main:
+        try:
+            result = action()
+        except (ValueError, OSError) as error:
+            problem = str(error)
+    if refused := world.gather(problem)[0]:
+        raise ValueError(refused)
+    return result
+
+
+# --------------------------------------------------------------------------------------------------------------- inputs
+
+
+def pin(run: Path, files: Iterable[Path]) -> None:
+    """Note the hashes of the files that a run is made from."""
+    write_text(run / "inputs.json", json.dumps(_hashes(run, files), indent=1))
+
+
+def check_pins(run: Path, files: Iterable[Path]) -> None:
+    """ValueError naming one of these files that is not what it was. A Python file may have moved since."""
+    known = read_object(run / "inputs.json")
+    moved = {Path(name).name: digest for name, digest in known.items() if name.endswith(".py")}
+    for name, digest in _hashes(run, files).items():
+        if known.get(name, moved.get(Path(name).name, digest)) != digest:
+            raise ValueError(f"{name} has changed since the run in {run} was started (its hash is in inputs.json)")
+
+
+def _hashes(run: Path, files: Iterable[Path]) -> dict[str, str]:
+    hashes, run = {}, run.resolve()
+    for file in sorted(path.resolve() for path in files):
+        digest = hashlib.sha256()
+        with open(file, "rb") as content:
+            while block := content.read(2**20):
+                digest.update(block)
+        hashes[str(file.relative_to(run) if file.is_relative_to(run) else file)] = digest.hexdigest()
+    return hashes
+
+
+# ---------------------------------------------------------------------------------------------------------------- files
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file in one step."""
+    """Replace a file in one step; a link is replaced, not followed."""
     temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
+    temporary.unlink(missing_ok=True)
+    with open(temporary, "x", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
 
 
-def write_sealed(path: Path, values: dict[str, Any]) -> None:
-    """Write a JSON object with a hash of what it says, so that `read_sealed` notices any change."""
-    write_text(path, json.dumps({**values, "sha256": _seal(values)}, indent=1))
+def append_row(path: Path, row: dict[str, Any]) -> None:
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
 
 
-def read_sealed(path: Path) -> dict[str, Any]:
-    """What `write_sealed` wrote; a file of an older version has no hash. ValueError naming a file that is damaged."""
+def read_rows(path: Path, needs: Iterable[str] = ()) -> list[dict[str, Any]]:
+    """One JSON object a line; a missing file has none, and half a last line is left out.
+
+    ValueError naming file and line when one is something else, or lacks a number in one of `needs`.
+    """
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if path.exists() else []
+    return [_object(line, f"{path}, line {number}", needs) for number, line in enumerate(lines, 1)]
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A file that holds one JSON object. ValueError naming the file when it holds something else."""
+    return _object(path.read_text(encoding="utf-8", errors="replace"), str(path))
+
+
+def _object(text: str, place: str, needs: Iterable[str] = ()) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"{path}: " + ("missing" if not path.exists() else f"cannot be read ({error})")) from None
+        row = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not JSON ({error})") from None
-    if not isinstance(values, dict):
-        raise ValueError(f"{path}: not a JSON object but {type(values).__name__}")
-    seal = values.pop("sha256", None)
-    if seal not in (None, _seal(values)):
-        raise ValueError(f'{path}: changed since it was written (without its line "sha256" it is read as it is)')
-    return values
+        raise ValueError(f"{place}: not JSON ({error})") from None
+    if not isinstance(row, dict):
+        raise ValueError(f"{place}: not a JSON object")
+    for name in needs:
+        if type(row.get(name)) not in (int, float):
+            raise ValueError(f"{place}: {name} is {row.get(name)!r:.40} and not a number")
+    return row
 
 
-def _seal(values: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+# ---------------------------------------------------------------------------------------------------------- checkpoints
 
 
-def sha256(path: Path, size: int = -1) -> str:
-    """The hash of a file, or of its first `size` bytes; "" if it cannot be read."""
-    digest = hashlib.sha256()
-    try:
-        with open(path, "rb") as file:
-            while size != 0 and (block := file.read(2**20 if size < 0 else min(size, 2**20))):
-                digest.update(block)
-                size -= len(block) if size > 0 else 0
-    except OSError:
-        return ""
-    return digest.hexdigest()
+def checkpoints(run: Path) -> list[Path]:
+    """The checkpoints of a run folder, oldest first."""
+    return sorted((path for path in (run / "checkpoints").glob("step-*") if is_checkpoint(path)), key=step_of)
+
+
+def is_checkpoint(path: Path) -> bool:
+    return bool(re.fullmatch(r"step-\d{6,12}", path.name)) and path.parent.name == "checkpoints" and path.is_dir()
+
+
+def step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("step-"))
+
+
+def latest_checkpoint(run: Path) -> Path:
+    """The checkpoint that `latest` names; without that file the newest. ValueError when there is none."""
+    pointer, found = run / "checkpoints" / "latest", checkpoints(run)
+    if not found:
+        raise ValueError(f"{run}: no complete checkpoint in its folder checkpoints/")
+    name = pointer.read_text(encoding="utf-8", errors="replace").strip() if pointer.exists() else found[-1].name
+    if name not in [path.name for path in found]:
+        raise ValueError(f"{pointer}: names no checkpoint; there are {', '.join(path.name for path in found)}")
+    return pointer.parent / name
+
+
+def locate(source: str) -> Path | None:
+    """The checkpoint that a name stands for; None for a model.
+
+    runs/a, runs/a@100, runs/a/checkpoints/step-000100, or the folder of a policy in one. ValueError on a step that is
+    not there.
+    """
+    path, (name, _, step) = Path(source), source.rpartition("@")
+    if name and not path.exists():
+        found = {str(step_of(checkpoint)): checkpoint for checkpoint in checkpoints(Path(name))}
+        if step not in found:
+            there = f"there are {', '.join(found)}" if found else f"{name} has none"
+            raise ValueError(f"{source}: no checkpoint of step {step!r} (RUN@STEP); {there}")
+        return found[step]
+    if is_checkpoint(path) or is_checkpoint(path.parent):
+        return path
+    return latest_checkpoint(path) if (path / "checkpoints").is_dir() else None
+
+
+def policy_folder(checkpoint: Path, agents: Iterable[str]) -> Path:
+    """The policy of a checkpoint that plays these agents: the only one, or the one with the name of their role.
+
+    ValueError when there is none.
+    """
+    if not is_checkpoint(checkpoint):
+        return checkpoint  # it is one
+    there = sorted(path.name for path in checkpoint.iterdir() if path.is_dir())
+    roles = {re.sub(r"_\d+$", "", agent) for agent in agents}
+    names = there if len(there) == 1 else [name for name in there if roles == {name}]
+    if not names:
+        raise ValueError(
+            f"{checkpoint}: no policy there plays {', '.join(agents)}; name one of {', '.join(there)} by its folder"
+        )
+    return checkpoint / names[0]

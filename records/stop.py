@@ -1,17 +1,21 @@
-"""Ctrl-C and SIGTERM: a step that has begun is finished, anything else ends where it is. A second one ends at once."""
+"""How a training ends before its time: Ctrl-C, SIGTERM, mistakes in options and data, no memory, a full disk."""
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import signal
+import sys
 import time
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from options import Config
+from options import Config, errors_in_one_line, out_of_memory
 from tasks.registry import TASKS
+
+FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)  # of a disk
 
 
 class Stopped(BaseException):
@@ -23,19 +27,38 @@ class Stopped(BaseException):
 
 
 class Stop:
-    """As a context: what these two signals do. `patient`: they are only noted down in `number`, else raise Stopped."""
+    """As a context: what the signals do, and how errors are shown.
 
-    def __init__(self) -> None:
-        self.number, self.patient, self.came = 0, False, 0.0
+    `patient`: a signal is only noted down in `number`, and the step that has begun is finished; else it raises Stopped.
+    A second one ends at once. Until the first step what is wrong ends the program with one line, later with its
+    traceback, apart from memory and disks.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.config, self.number, self.came = config, 0, 0.0
+        self.patient = self.begun = False
         self.before: dict[int, Any] = {}
 
     def __enter__(self) -> Stop:
         self.before = {number: signal.signal(number, self._receive) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
         for number, handler in self.before.items():
             signal.signal(number, handler)
+        if isinstance(error, Stopped):
+            if speaks():
+                print(how_to_go_on(self.config), flush=True)
+            from torch import distributed  # not at the top: --help needs no torch
+
+            if distributed.is_initialized():  # the other ranks may wait in the middle of anything: nobody can close it
+                os._exit(128 + error.number)
+            sys.exit(128 + error.number)
+        if isinstance(error, SystemExit):  # ours come before or after: this is a task's own code, and no success
+            raise RuntimeError(f"--task {self.config.task}: its code called sys.exit({error.code!r})") from error
+        if error and (not self.begun or getattr(error, "errno", 0) in FULL or out_of_memory(error)):
+            with errors_in_one_line("train.py"):
+                raise error
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.number:
@@ -57,7 +80,7 @@ def speaks() -> bool:
 
 def how_to_go_on(config: Config) -> str:
     """The last line of a run that was stopped: the command that goes on with it."""
+    if not (Path(config.output_dir) / "config.json").is_file():
+        return "stopped before the first step: there is nothing to go on from, start again"
     own = f" --task {shlex.quote(config.task)}" if config.task not in TASKS else ""
-    if (Path(config.output_dir) / "config.json").is_file():
-        return f"stopped; to go on: python train.py --resume --output-dir {shlex.quote(config.output_dir)}{own}"
-    return "stopped before the first step: there is nothing to go on from, start again"
+    return f"stopped; to go on: python train.py --resume --output-dir {shlex.quote(config.output_dir)}{own}"

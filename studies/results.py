@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from mpmath import betainc, findroot
 
-from records.reading import read_log
+from records.run_folder import read_rows
 from studies.rows import CLAIMS, NOTES, Method, steps_of
 
 GROUPS = ("groups/trained", "groups/constant", "groups/singleton")
@@ -37,7 +37,7 @@ def play_path(folder: Path, row: Method, seed: int) -> Path:
 
 def learning_curve(run: Path) -> list[list[Any]]:
     """[step, success, n] of the evaluations so far; a run that was killed in its set-up wrote step 0 twice."""
-    rows = read_log(run / "evaluations.jsonl", ("step", "success", "n"))
+    rows = read_rows(run / "evaluations.jsonl", ("step", "success", "n"))
     return list({row["step"]: [row["step"], row["success"], row["n"]] for row in rows}.values())
 
 
@@ -54,7 +54,7 @@ def collect(folder: Path, tables: Mapping[str, Sequence[Method]], seeds: Sequenc
         for row in part
     ]
     claims = {claim: list(pair) for claim, pair in CLAIMS.items() if {*pair} <= {row["label"] for row in rows}}
-    sessions = read_log(folder / "sessions.jsonl")
+    sessions = read_rows(folder / "sessions.jsonl")
     return {"steps": steps, "seeds": list(seeds), "rows": rows, "claims": claims, "sessions": sessions}
 
 
@@ -68,7 +68,7 @@ def numbers(row: Method, folder: Path, seed: int, steps: int) -> list[Record]:
         curve = [[steps, *json.loads(played.read_text(encoding="utf-8"))]] if played.exists() else []
     if not curve or curve[-1][0] == 0:  # has only begun
         return []
-    metrics = [read_log(run / "metrics.jsonl", ("step", *BUDGETS.values(), *GROUPS)) for run in runs]
+    metrics = [read_rows(run / "metrics.jsonl", ("step", *BUDGETS.values(), *GROUPS)) for run in runs]
     every = [step for run in metrics for step in run]
     signal = sum(step["groups/trained"] for step in every)
     found = {

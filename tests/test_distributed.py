@@ -22,7 +22,8 @@ from model import tiny
 from model.packing import balance, by_prompt, cost
 from model.policy import make_policy
 from options import parse
-from records.checkpoint import latest_checkpoint, load_optimizers, save_checkpoint
+from records.checkpoint import load_optimizers, save_checkpoint
+from records.run_folder import latest_checkpoint
 from rollout import Rollout, rollout_chains, rollout_tree
 from sampling.requests import Completion
 from update import update
@@ -310,7 +311,7 @@ def test_a_checkpoint_goes_on_with_another_number_of_ranks(tmp_path, before, aft
         world = start("cpu")
         policy = policy_on(world)
         update(policy, batch(), objective(), (0, 0))
-        save_checkpoint(tmp_path, 1, {"p": policy}, {"mark": 5}, 2, world)
+        save_checkpoint(tmp_path, 1, {"p": policy}, 2, world)
         return True
 
     def second(rank):
@@ -318,7 +319,7 @@ def test_a_checkpoint_goes_on_with_another_number_of_ranks(tmp_path, before, aft
         model = AutoModelForCausalLM.from_pretrained(folder / "p")
         mesh = world.meshes({"p": range(world.size)})["p"]
         policy = make_policy("p", model, tiny.build_tokenizer(), 1e-2, "cpu", mesh)
-        assert load_optimizers(folder, {"p": policy}) == {"step": 1, "mark": 5}
+        load_optimizers(folder, {"p": policy})
         update(policy, batch(), objective(), (0, 1))
         return whole(policy)
 

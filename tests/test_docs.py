@@ -24,7 +24,7 @@ from helpers import tables
 
 from distributed.world import place
 from options import Config, parse, policy_map
-from prepare import task_of
+from prepare import levels_of
 from records import metrics
 from tools import fetch, play
 
@@ -251,7 +251,7 @@ def check_training(argv, ranks):
         assert config.eval_data
         agents = {"math": ("reasoner", "tool_user"), "code": ("coder", "tester")}[config.task]
     else:
-        agents = task_of(config).training_env.agents
+        agents = levels_of(config).training_env.agents
     names = list(dict.fromkeys(policy_map(config, agents).values()))
     ranks_of = place(names, ranks, config.ranks)
     assert set().union(*ranks_of.values()) == set(range(ranks))
@@ -297,7 +297,12 @@ def test_the_tables_of_memory_and_time_are_those_of_the_script():
 
 def test_the_number_of_responses_on_the_page():
     config = parse(read(ROOT / "recipes" / "plan_path_8b.args").split())
-    factors = (config.envs_per_step, len(task_of(config).training_env.agents), config.max_turns, config.num_candidates)
+    factors = (
+        config.envs_per_step,
+        len(levels_of(config).training_env.agents),
+        config.max_turns,
+        config.num_candidates,
+    )
     assert f"{' * '.join(map(str, factors))} = {math.prod(factors)} responses" in read(ROOT / "docs" / "reproduce.md")
     assert estimate.step_seconds(0, 1, 1, math.inf) == math.prod(factors)
 

@@ -11,8 +11,8 @@ from helpers import lines
 import evaluate
 import train
 from envs import make_env
-from records.checkpoint import latest_checkpoint
 from records.console import half_up
+from records.run_folder import latest_checkpoint
 
 RUN = (
     "--steps 1 --envs-per-step 2 --num-candidates 2 --warm-start 20 --eval-envs 12 --max-turns 2 "

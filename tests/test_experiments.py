@@ -22,7 +22,7 @@ from benchmarks.credit import share_between
 from experiments import Plan, finished, make_plan, run, run_trainings
 from grouping import assign_advantages, group_samples
 from options import parse, policy_map
-from prepare import task_of
+from prepare import levels_of
 from studies import rows
 from studies.ablations import METHODS, agent_key, prompt_key, rollout_parallel, turn_key
 from studies.results import collect, holm, numbers, play_path, run_folder, shown, t_test, table
@@ -55,7 +55,7 @@ def test_every_training_samples_at_most_the_same_number_of_candidates_a_step(pla
     options = {folder.name.removesuffix("-seed1"): words for folder, words in plan.runs.items()}
     for name in TRAININGS:
         config = parse(options[name])
-        agents = len(task_of(config).training_env.agents)
+        agents = len(levels_of(config).training_env.agents)
         assert config.envs_per_step * agents * config.max_turns * config.num_candidates == 3072, name
         assert by_hand.get(name, config.envs_per_step) == config.envs_per_step
         steps = {"single_grpo_short": 40, "mas_grpo_short": 34}.get(name, 60)
@@ -71,7 +71,7 @@ def test_the_rows_use_every_training_and_differ_in_what_they_say(plan):
     for row in ROWS:
         for agent, (name, policy) in row.team.items():
             config = parse(plan.runs[run_folder(plan.folder, name, 0)])
-            policies = policy_map(config, task_of(config).training_env.agents)
+            policies = policy_map(config, levels_of(config).training_env.agents)
             assert agent in policies
             assert policy in policies.values()
     for label, option in {"alpha = 0.5": "--alpha 0.5", "outcome reward only": "--reward outcome"}.items():

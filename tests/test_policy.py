@@ -20,7 +20,8 @@ from model import tiny
 from model.chat import decode, encode
 from model.loading import load_model
 from model.policy import Policy, make_optimizer, make_policy
-from records.checkpoint import append_row, cut_log, latest_checkpoint, load_optimizers, save_checkpoint
+from records.checkpoint import cut_log, load_optimizers, save_checkpoint
+from records.run_folder import append_row, latest_checkpoint, step_of
 from tasks.plan_path import PlanPath
 from update import update
 
@@ -99,7 +100,7 @@ def test_warm_start_learns_the_format_and_repeats():
 @pytest.mark.parametrize("tie", [True, False])
 def test_a_checkpoint_loads_with_auto_classes_and_gives_equal_log_probs(tmp_path, tie):
     policy = trained_policy(tie=tie)
-    folder = save_checkpoint(tmp_path, 1, {"p": policy}, {}, keep=1) / "p"
+    folder = save_checkpoint(tmp_path, 1, {"p": policy}, keep=1) / "p"
     model = AutoModelForCausalLM.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     sample = make_sample(prompt=[5, 6, 7], response=[8, 9, 2])
@@ -114,10 +115,9 @@ def test_a_checkpoint_loads_with_auto_classes_and_gives_equal_log_probs(tmp_path
 
 def test_a_loaded_policy_goes_on_like_the_saved_one(tmp_path):
     policy = trained_policy()
-    folder = save_checkpoint(tmp_path, 1, {"p": policy}, {"before": 0.25}, keep=1)
+    folder = save_checkpoint(tmp_path, 1, {"p": policy}, keep=1)
     loaded = make_policy("p", *load_model(str(folder / "p")), lr=9.0)
-    state = load_optimizers(folder, {"p": loaded})
-    assert state == {"step": 1, "before": 0.25}
+    load_optimizers(folder, {"p": loaded})
     assert loaded.stop_ids == policy.stop_ids
     assert all(p.dtype == torch.float32 for p in loaded.model.parameters())
     samples = [make_sample(float(i), [5, 6], [7 + i, 2]) for i in range(3)]
@@ -155,7 +155,7 @@ def test_moments_in_eight_bits_train_and_go_on_from_a_checkpoint(tmp_path):
         kept = small.optimizer.state[small.model.model.layers[0].mlp.up_proj.weight]["exp_avg"]
         assert kept.codes.dtype == torch.uint8
 
-        folder = save_checkpoint(tmp_path, 1, {"p": small}, {}, keep=1)
+        folder = save_checkpoint(tmp_path, 1, {"p": small}, keep=1)
         loaded = start("adamw8bit", folder / "p")
         load_optimizers(folder, {"p": loaded})
         for policy in (small, loaded):
@@ -183,17 +183,18 @@ def check(run, at_least):
     """The newest checkpoint is whole and of one step; returns the step."""
     folder = latest_checkpoint(run)
     loaded = make_policy("p", *load_model(str(folder / "p")), 1e-3)
-    state = load_optimizers(folder, {"p": loaded})
-    assert state["mark"] == state["step"] >= at_least
-    assert all((p == state["step"]).all() for p in loaded.model.parameters())
-    assert all((s["exp_avg"] == state["step"]).all() for s in loaded.optimizer.state.values())
-    return state["step"]
+    load_optimizers(folder, {"p": loaded})
+    step = step_of(folder)
+    assert step >= at_least
+    assert all((p == step).all() for p in loaded.model.parameters())
+    assert all((s["exp_avg"] == step).all() for s in loaded.optimizer.state.values())
+    return step
 
 
 def test_the_newest_checkpoints_are_kept(tmp_path):
     policy = trained_policy()
     for step in range(1, 6):
-        save_checkpoint(tmp_path, step, marked(policy, step), {"mark": step}, keep=2)
+        save_checkpoint(tmp_path, step, marked(policy, step), keep=2)
         assert check(tmp_path, step) == step
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
         "latest",
@@ -205,7 +206,7 @@ def test_the_newest_checkpoints_are_kept(tmp_path):
 def test_saving_does_not_change_what_comes_after(tmp_path):
     """Before the first step there is no state of AdamW, and writing it must not count as a step."""
     saved, other, loaded = (small_policy(lr=1e-2) for _ in range(3))
-    folder = save_checkpoint(tmp_path, 0, {"p": saved}, {}, keep=2)
+    folder = save_checkpoint(tmp_path, 0, {"p": saved}, keep=2)
     load_optimizers(folder, {"p": loaded})
     samples = [make_sample(advantage=a, response=r) for a, r in ((1.0, [3, 4]), (-1.0, [5, 2]))]
     for policy in (saved, other, loaded):
@@ -216,7 +217,7 @@ def test_saving_does_not_change_what_comes_after(tmp_path):
 
 
 def test_a_folder_without_checkpoint_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=str(tmp_path)):
+    with pytest.raises(ValueError, match=str(tmp_path)):
         latest_checkpoint(tmp_path)
 
 
@@ -228,7 +229,7 @@ from test_policy import marked, save_checkpoint, trained_policy
 policy, step = trained_policy(), 0
 while True:
     step += 1
-    save_checkpoint(Path({run!r}), step, marked(policy, step), {{"mark": step}}, 2)
+    save_checkpoint(Path({run!r}), step, marked(policy, step), 2)
     print(step, flush=True)
 """
 

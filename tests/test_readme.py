@@ -14,7 +14,7 @@ from helpers import tables
 import envs
 import train
 from options import parse, policy_map
-from prepare import task_of
+from prepare import levels_of
 
 ROOT = Path(__file__).parent.parent
 FENCE = re.compile(r"^```(.*)\n((?:.*\n)*?)```\s*$", re.M)
@@ -100,7 +100,7 @@ def test_every_command_parses(readme):
             assert config.data, argv
             assert config.eval_data, argv
         else:
-            policy_map(config, task_of(config).training_env.agents)
+            policy_map(config, levels_of(config).training_env.agents)
     assert set(re.findall(r"python -m tasks\.play (\w+)", readme)) <= set(envs.TASKS)
 
 

@@ -13,7 +13,7 @@ import evaluate
 import train
 from distributed.world import place
 from options import parse, policy_map
-from prepare import task_of
+from prepare import levels_of
 from sampling.team import Team
 
 ROOT = Path(__file__).parent.parent
@@ -64,7 +64,7 @@ def problems(task, folder):
 
 
 def factors(config):
-    agents = task_of(config, training=False).held_out_env.agents
+    agents = levels_of(config, training=False).held_out_env.agents
     return [config.envs_per_step, len(agents), config.max_turns, config.num_candidates], agents
 
 
@@ -109,7 +109,7 @@ def test_a_recipe_is_the_setting_of_the_paper(base):
     if task in ("math", "code"):
         assert config.eval_envs > 674, "all of OlympiadBench, the largest evaluation set"
     else:
-        env = task_of(config).training_env
+        env = levels_of(config).training_env
         sizes = {"plan_path": ("rows", "cols", 10), "sokoban": ("rows", "cols", 6), "sudoku": ("size", 4)}[task]
         assert {getattr(env, name) for name in sizes[:-1]} == {sizes[-1]}
         assert env.tool == "python"

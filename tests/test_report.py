@@ -16,7 +16,7 @@ from test_trees import record
 
 import report
 from options import parse
-from records.checkpoint import append_row
+from records.run_folder import append_row
 from rollout import rollout_chains
 from tasks.plan_path import PlanPath
 
@@ -171,7 +171,7 @@ STAGE = ("episodes", 0, "stages", 0)
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda run: (run / "config.json").unlink(), "holds no run that can be read (no config.json)"),
+        (lambda run: (run / "config.json").unlink(), "holds no run (no config.json)"),
         (lambda run: (run / "metrics.jsonl").unlink(), "metrics.jsonl has no finished step yet"),
         (lambda run: (run / "trees.jsonl").write_text('{"step": 0}\n{"step"\n'), "trees.jsonl, line 2"),
         (lambda run: (run / "trees.jsonl").write_text('{"step": 0}\n'), "trees.jsonl, row 1: env is missing"),

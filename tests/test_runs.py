@@ -1,11 +1,10 @@
-"""Run folders under bad luck: damage, two trainings at once, signals, numbers that are not finite, options that are
-wrong. Whatever happens ends in one line that names the culprit, or in the same result as without it.
+"""Run folders under bad luck and bad will: two trainings at once, damage, changed inputs, links, code, a full disk,
+signals. Whatever happens ends in one line that names the culprit, or in the same result as without it.
 """
 
 import json
 import os
-import random
-import re
+import resource
 import shlex
 import shutil
 import signal
@@ -20,15 +19,12 @@ from helpers import ScriptedEngine, Toy, refuses, small_policy
 from ranks import run_ranks
 
 import evaluate
-import report
 import train
 from envs import Reward
-from options import Config, nearest
-from records.checkpoint import cut_log, latest_checkpoint, read_state, save_checkpoint
-from records.reading import nearest_folder
-from records.run_folder import locked, read_sealed, write_sealed
+from options import Config
+from records.checkpoint import cut_log, save_checkpoint
+from records.run_folder import latest_checkpoint, lock, read_rows
 from records.stop import Stop, Stopped, how_to_go_on
-from records.values import fits, in_words
 from rollout import rollout_chains, rollout_tree
 from sampling.requests import Completion, Request
 from sampling.transformers_engine import TransformersEngine, choose
@@ -39,20 +35,43 @@ SMALL = (
     "--max-response-tokens 12 --report-every 0 --device cpu "
 )
 BOARD = "--env-options rows=3 cols=3 blocks=0 max_moves=4 view=cells"
+NEWEST = "checkpoints/step-000003"
+ECHO = """
+import sys
+from envs import Env, Reward
+
+class Echo(Env):
+    agents = ("ann",)
+
+    def reset(self, seed):
+        self.seed = seed
+        return self
+
+    def observe(self, agent):
+        return [{"role": "user", "content": f"say \\u2192 \\x1b[2J {self.seed}"}]
+
+    def step(self, agent, text):
+        STEP
+        return Reward(0.0, len(text) % 7 / 7, {"format": 1.0})
+"""
 
 
 def command(folder, steps, *more):
     return [*(SMALL + BOARD).split(), "--steps", str(steps), "--output-dir", str(folder), *more]
 
 
-def rows(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
+def resume(folder, *more):
+    return ["--resume", "--output-dir", str(folder), *more]
 
 
 def result(folder):
     """What a run has learned and written, byte by byte."""
     weights = (latest_checkpoint(folder) / "shared" / "model.safetensors").read_bytes()
     return weights, *((folder / name).read_bytes() for name in ("metrics.jsonl", "evaluations.jsonl", "trees.jsonl"))
+
+
+def files(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture(scope="module")
@@ -68,28 +87,25 @@ def copy(three, tmp_path):
     return Path(shutil.copytree(three, tmp_path / "copy"))
 
 
-# ---------------------------------------------------------- options
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory):
+    """A run of an adapter, whose base is in the run."""
+    folder = tmp_path_factory.mktemp("runs") / "adapted"
+    train.main(command(folder, 1, "--adapter", "lora"))
+    return folder
 
 
-def test_kinds_of_values():
-    assert fits(3, float)
-    assert fits(None, int | None)
-    assert fits(["a"], list[str])
-    assert not any(
-        (fits(True, int), fits(True, float), fits("3", int), fits([1], list[str]), fits(float("nan"), float))
-    )
-    assert in_words(list[str]) == "a list"
-    assert nearest("stpes", ["steps", "seed"]) == " (did you mean steps?)"
-    assert nearest("xyz", ["steps"]) == ""
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """`own(step)`: the options of a task of one's own, whose `step` does that."""
+    monkeypatch.setattr("prepare.check", lambda *_: "")  # it takes time, and refuses some of these
 
+    def write(step="pass"):
+        path = tmp_path / "echo.py"
+        path.write_text(ECHO.replace("STEP", step))
+        return [*SMALL.split(), "--task", f"{path}:Echo", "--steps", "1", "--output-dir", str(tmp_path / "run")]
 
-def test_the_nearest_run_is_named(three, monkeypatch):
-    parent = three.parent
-    for wrong in ("thre", "theee"):
-        assert f"did you mean {three}?" in refuses(report.main, parent / wrong)
-    assert nearest_folder(parent / "quite-another", "config.json") == ""
-    monkeypatch.chdir(parent)
-    assert nearest_folder(Path("thre"), "config.json") == " (did you mean three?)"
+    return write
 
 
 # ---------------------------------------------------------- steps and locks
@@ -97,24 +113,35 @@ def test_the_nearest_run_is_named(three, monkeypatch):
 
 def test_a_run_cannot_go_back_and_says_so_before_it_changes_anything(copy):
     before = result(copy)
-    assert f"--steps 2: {copy} has done 3 already" in refuses(train.main, *command(copy, 2, "--keep", "9", "--resume"))
+    assert f"--steps 2: {copy} has done 3 already" in refuses(train.main, *resume(copy, "--steps", 2))
     assert result(copy) == before
 
 
 def test_evaluations_keep_their_rows_when_a_run_is_extended(copy):
-    train.main(command(copy, 5, "--keep", "9", "--resume"))
-    assert [row["step"] for row in rows(copy / "evaluations.jsonl")] == [0, 3, 5]
-    assert [row["step"] for row in rows(copy / "metrics.jsonl")] == [0, 1, 2, 3, 4]
+    train.main(resume(copy, "--steps", "5"))
+    assert [row["step"] for row in read_rows(copy / "evaluations.jsonl")] == [0, 3, 5]
+    assert [row["step"] for row in read_rows(copy / "metrics.jsonl")] == [0, 1, 2, 3, 4]
+
+
+def test_going_on_from_an_older_checkpoint_redoes_the_rest(three, copy):
+    """`latest` may name another checkpoint. The newer one is of another future and goes."""
+    (copy / "checkpoints" / "latest").write_text("step-000001")
+    train.main(resume(copy))
+    assert result(copy) == result(three)
+    policy = {"p": small_policy()}
+    save_checkpoint(copy, 2, policy, keep=1)
+    assert sorted(path.name for path in (copy / "checkpoints").iterdir()) == ["latest", "step-000002"]
 
 
 HOLDER = """
 import sys, time
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from records.run_folder import locked
-with locked(Path({folder!r})):
-    print("held", flush=True)
-    time.sleep(60)
+from records.run_folder import lock
+file = open({folder!r} + "/.lock", "a+")
+lock(file, Path({folder!r}))
+print("held", flush=True)
+time.sleep(60)
 """
 
 
@@ -125,198 +152,225 @@ def test_the_second_training_in_a_folder_is_refused_until_the_first_is_dead(copy
             assert holder.stdout is not None
             assert holder.stdout.readline() == "held\n"
             before = result(copy)
-            message = refuses(train.main, *command(copy, 4, "--keep", "9", "--resume"))
-            assert f"process {holder.pid} on " in message
-            assert str(copy) in message
+            message = refuses(train.main, *resume(copy, "--steps", 4))
+            assert f"{copy}: a training is running there (process {holder.pid} on " in message
             (copy / "config.json").rename(copy / "config.kept")  # as a run that has not written it yet
             assert "a training is running there" in refuses(train.main, *command(copy, 4))
             (copy / "config.kept").rename(copy / "config.json")
             assert result(copy) == before
         finally:
             holder.kill()
-    train.main(command(copy, 4, "--keep", "9", "--resume"))
-    assert len(rows(copy / "metrics.jsonl")) == 4
+    train.main(resume(copy, "--steps", "4"))
+    assert len(read_rows(copy / "metrics.jsonl")) == 4
 
 
-def test_a_lock_ends_with_its_context(tmp_path):
-    with pytest.raises(ValueError, match="a training is running"), locked(tmp_path), locked(tmp_path):
-        pass
-    with locked(tmp_path):
-        assert str(os.getpid()) in (tmp_path / ".lock").read_text()
+def test_ranks_refuse_together_and_are_started_alike(copy):
+    def ends(*more):
+        def work(rank):
+            with pytest.raises(SystemExit) as exit_:
+                train.main([*resume(copy), *(more if rank else ())])
+            return str(exit_.value.code)
 
+        one, two = run_ranks(2, work)
+        assert one == two
+        return one
 
-def test_all_ranks_refuse_a_folder_that_is_locked(copy):
-    def work(rank):
-        with pytest.raises(SystemExit) as exit_:
-            train.main(command(copy, 4, "--keep", "9", "--resume"))
-        return str(exit_.value.code)
-
-    with locked(copy):
-        messages = run_ranks(2, work)
-    assert len(set(messages)) == 1
-    assert "a training is running there" in messages[0]
+    with open(copy / ".lock", "a+") as file:
+        lock(file, copy)
+        assert "a training is running there" in ends()
+    assert "--steps is 3 on rank 0, but 4 on rank 1" in ends("--steps", "4")
+    assert "--keep is 9 on rank 0, but 1 on rank 1" in ends("--keep", "1")
 
 
 # ---------------------------------------------------------- damage
 
-
-def some_bits(path, rng):
-    content = bytearray(path.read_bytes())
-    for _ in range(3):
-        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
-    path.write_bytes(bytes(content))
-
-
-def into_a_folder(path, rng):
-    path.unlink()
-    path.mkdir()
-
-
-DAMAGE = {
-    "deleted": lambda path, rng: path.unlink(),
-    "emptied": lambda path, rng: path.write_bytes(b""),
-    "cut": lambda path, rng: path.write_bytes(path.read_bytes()[: rng.randrange(1, path.stat().st_size)]),
-    "bits": some_bits,
-    "zeros": lambda path, rng: path.write_bytes(bytes(path.stat().st_size)),
-    "a list": lambda path, rng: path.write_text("[1, 2]\n"),
-    "null": lambda path, rng: path.write_text("null\n"),
-    "a word": lambda path, rng: path.write_text("../elsewhere"),
-    "deep": lambda path, rng: path.write_text("[" * 50_000),
-    "no text": lambda path, rng: path.write_bytes(b"\xff\xfe{}\n"),
-    "a folder": into_a_folder,
+KINDS = {  # what a file holds: the row of a log that is not one, and what is no log at all
+    "metrics.jsonl": (
+        '{"step": "1"}',
+        '{"step": true}',
+        '{"step": null}',
+        "[]",
+        "nothing",
+        "{}",
+        "[",
+    ),
+    "evaluations.jsonl": ('{"step": 0}', '{"step": 0, "success": "x"}', '{"step": 0, "success": null}'),
+    "run.json": ("[]", '{"sessions": 3}', "nothing", "\xff"),
+    "inputs.json": ("[]", "", "{"),
+    "config.json": ("[]", '{"steps": 3, "lr": "x"}', "{", "[" * 50_000),
+    "checkpoints/latest": ("", "step-000009", "../three", "step-000002\nstep-000003", "\0"),
+    f"{NEWEST}/shared/optimizer.safetensors": ("", "{}", "\0" * 99),
+    f"{NEWEST}/shared/config.json": ("", "[]"),
+    f"{NEWEST}/shared/model.safetensors": ("", "\0" * 99),
 }
-FILES = ["metrics.jsonl", "timing.jsonl", "trees.jsonl", "evaluations.jsonl", "checkpoints/latest"]
-NEWEST = "checkpoints/step-000003"
-FILES += [f"{NEWEST}/state.json", f"{NEWEST}/shared/model.safetensors", f"{NEWEST}/shared/optimizer/.metadata"]
-FILES += [f"{NEWEST}/shared/{name}" for name in ("config.json", "tokenizer.json", "optimizer/__0_0.distcp")]
 
 
-@pytest.fixture(scope="module")
-def extended(three, tmp_path_factory):
-    """What the run is after a fourth step."""
-    folder = tmp_path_factory.mktemp("runs") / "extended"
-    shutil.copytree(three, folder)
-    train.main(command(folder, 4, "--keep", "9", "--resume"))
-    return result(folder)
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in KINDS.items() for text in texts])
+def test_a_file_of_another_kind_is_named(copy, name, text):
+    (copy / name).write_text(text + "\n" if name.endswith("l") else text)
+    assert str(copy / Path(name).parts[0]) in refuses(train.main, *resume(copy, "--steps", 4))
+    if "checkpoints" in name and "optimizer" not in name:
+        assert str(copy / "checkpoints") in refuses(evaluate.main, copy)
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_damage_is_named_or_does_not_matter(copy, three, extended, capsys, name):
-    rng = random.Random(name)
-    expected = {}
-    kinds = sorted(DAMAGE)
-    if name == "evaluations.jsonl":  # its last row is younger than the checkpoint: half of it would be dropped
-        kinds = [kind for kind in kinds if kind not in ("cut", "bits")]
-    for kind in rng.sample(kinds, 4):
-        shutil.rmtree(copy)
-        shutil.copytree(three, copy)
-        DAMAGE[kind](copy / name, rng)
-        harmless = name == "checkpoints/latest" and kind == "deleted"  # the newest one is meant
-        argv = command(copy, 4, "--keep", "9", "--resume")
-        if harmless:
-            train.main(argv)
-            assert result(copy) == extended
-            continue
-        message = refuses(train.main, *argv)
-        assert str(copy / name) in message, kind
-        if name.startswith(NEWEST):
-            assert "step-000002 is the newest that is whole" in message
-        if name.endswith(".jsonl") or "optimizer" in name:  # an evaluation reads neither
-            expected = expected or evaluated(three, capsys)
-            assert evaluated(copy, capsys) == expected
-        else:
-            assert str(copy / name) in refuses(evaluate.main, copy), kind
+@pytest.mark.parametrize("name", ["optimizer.safetensors", "model.safetensors", "config.json"])
+def test_a_file_that_is_missing_is_named(copy, name):
+    (copy / NEWEST / "shared" / name).unlink()
+    assert str(copy / NEWEST / "shared") in refuses(train.main, *resume(copy, "--steps", 4))
 
 
-def evaluated(folder, capsys):
-    capsys.readouterr()
-    evaluate.main([str(folder), "--envs", "3"])
-    return capsys.readouterr().out
+def test_a_log_without_the_step_of_each_row_is_not_cut(tmp_path):
+    (log := tmp_path / "metrics.jsonl").write_text('{"step": 0}\n{"step": 1}\n{}\n')
+    with pytest.raises(ValueError, match=r"metrics.jsonl, line 3: step is None and not a number"):
+        cut_log(log, 9)
+    log.write_text('{"step": 0, "x": 0.1}\n{"step": 1}\n{"step": 2}\n{"st')
+    cut_log(log, 2)
+    assert log.read_text() == '{"step": 0, "x": 0.1}\n{"step": 1}\n'
 
 
-@pytest.mark.parametrize("word", ["", "step-000009", "step-3", "../three", "step-000002\nstep-000003", "\0"])
-def test_an_odd_pointer_is_named_and_the_way_out_works(copy, extended, word):
-    pointer = copy / "checkpoints" / "latest"
-    pointer.write_text(word)
-    message = refuses(train.main, *command(copy, 4, "--keep", "9", "--resume"))
-    assert str(pointer) in message
-    assert "step-000003 is the newest that is whole" in message
-    pointer.write_text("step-000003")
-    train.main(command(copy, 4, "--keep", "9", "--resume"))
-    assert result(copy) == extended
+# ---------------------------------------------------------- inputs
 
 
-def test_going_on_from_an_older_checkpoint_redoes_the_rest(copy):
-    """The way out that an error names. The newer checkpoint is of another future and goes."""
-    (copy / NEWEST / "shared" / "model.safetensors").write_bytes(b"")
-    (copy / "checkpoints" / "step-000002" / "shared" / "tokenizer.json").unlink()
-    message = refuses(train.main, *command(copy, 4, "--keep", "9", "--resume"))
-    assert "step-000001 is the newest that is whole" in message
-    (copy / "checkpoints" / "latest").write_text("step-000001")
-    train.main(command(copy, 4, "--keep", "9", "--resume"))
-    assert [row["step"] for row in rows(copy / "metrics.jsonl")] == [0, 1, 2, 3]
-    assert latest_checkpoint(copy).name == "step-000004"
-    read_state(copy / NEWEST)  # written again
+def test_another_base_is_refused(adapted, tmp_path):
+    run = Path(shutil.copytree(adapted, tmp_path / "run"))
+    base = run / "bases" / "shared" / "model.safetensors"
+    assert list(json.loads((run / "inputs.json").read_text())) == ["bases/shared/model.safetensors"]
+    content = bytearray(base.read_bytes())
+    content[-1] ^= 1
+    base.write_bytes(content)
+    said = f"bases/shared/model.safetensors has changed since the run in {run} was started"
+    assert said in refuses(train.main, *resume(run, "--steps", 2))
+    assert said in refuses(evaluate.main, run)
+    assert said in refuses(evaluate.main, "--team", f"tool_user={run}", f"planner={run}", "--envs", 2)
 
 
-def test_newer_checkpoints_of_another_future_do_not_push_out_the_new_one(tmp_path):
-    policy = {"p": small_policy()}
-    for step in (1, 2, 9):
-        save_checkpoint(tmp_path, step, policy, {}, keep=9)
-    save_checkpoint(tmp_path, 3, policy, {}, keep=1)
-    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["latest", "step-000003"]
+def test_other_data_and_another_task_file_are_refused_and_a_task_is_named_again(own, tmp_path):
+    argv = own()
+    train.main(argv)
+    task, run = argv[argv.index("--task") :][:2], tmp_path / "run"
+    assert list(json.loads((run / "inputs.json").read_text())) == [str(tmp_path / "echo.py")]
+    evaluate.main([str(run), *task, "--envs", "1"])
+    shutil.move(tmp_path / "echo.py", tmp_path / "moved" / "echo.py") if (tmp_path / "moved").mkdir() else None
+    (tmp_path / "echo.py").write_text((tmp_path / "echo.py").read_text() + "\n")
+    assert f"{tmp_path / 'echo.py'} has changed" in refuses(train.main, *resume(run, *task, "--steps", 2))
+    assert f"{tmp_path / 'echo.py'} has changed" in refuses(evaluate.main, run, *task)
 
 
-def test_no_checkpoint_is_whole(copy):
-    for state in copy.glob("checkpoints/*/state.json"):
-        state.write_text('{"step"')
-    assert "no older checkpoint is whole" in refuses(train.main, *command(copy, 4, "--keep", "9", "--resume"))
+def test_changed_problems_are_refused(tmp_path):
+    for name, first in (("train", 1), ("test", 5)):
+        rows = [json.dumps({"question": f"{n} + 1?", "answer": str(n + 1)}) for n in range(first, first + 4)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
+    data = ["--data", str(tmp_path / "train.jsonl"), "--eval-data", str(tmp_path / "test.jsonl")]
+    run = tmp_path / "run"
+    train.main([*SMALL.split(), "--task", "math", *data, "--steps", "1", "--output-dir", str(run)])
+    for name in ("train", "test"):
+        path = tmp_path / f"{name}.jsonl"
+        before = path.read_text()
+        path.write_text("\n".join(before.split("\n")[::-1]))
+        assert f"{path} has changed" in refuses(train.main, *resume(run, "--steps", 2))
+        if name == "test":
+            assert f"{path} has changed" in refuses(evaluate.main, run)
+        path.write_text(before)
+    train.main(resume(run, "--steps", "2"))
 
 
-def test_run_folders_without_hashes_go_on(copy, extended):
-    for path in (copy / "config.json", *copy.glob("checkpoints/*/state.json")):
-        values = read_sealed(path)
-        path.write_text(json.dumps({name: values[name] for name in values if name not in ("files", "logs")}))
-    train.main(command(copy, 4, "--keep", "9", "--resume"))
-    assert result(copy) == extended
+# ---------------------------------------------------------- nothing in a run folder is run, and nothing outside written
+
+
+@pytest.mark.parametrize("task", ["subprocess:Popen", "helper:T", "{run}/mytask.py:T"])
+def test_a_task_in_a_run_folder_is_never_run(copy, tmp_path, monkeypatch, task):
+    monkeypatch.chdir(tmp_path)
+    for path in (tmp_path / "helper.py", copy / "mytask.py"):
+        path.write_text("raise SystemExit('it was run')")
+    options = json.loads((copy / "config.json").read_text())
+    task = task.format(run=copy)
+    changed = {"task": task, "env_options": ["args=touch hacked", "shell=True"]}
+    (copy / "config.json").write_text(json.dumps(options | changed))
+    said = f"the run has a task of its own, whose code only runs if you name it: add --task {task}"
+    for main, argv in (
+        (evaluate.main, [copy]),
+        (evaluate.main, ["--team", f"tool_user={copy}", f"planner={copy}"]),
+        (train.main, resume(copy)),
+        (train.main, ["--like", copy]),
+    ):
+        assert said in refuses(main, *argv)
+    assert not (tmp_path / "hacked").exists()
+
+
+def test_a_checkpoint_holds_weights_and_json_only(three, adapted):
+    suffixes = {path.suffix for run in (three, adapted) for path in run.glob("checkpoints/*/*/*")}
+    assert suffixes <= {".safetensors", ".json", ".jinja"}
 
 
 @pytest.mark.parametrize(
-    ("name", "damage"),
-    [("optimizer/__0_0.distcp", "cut"), ("optimizer/.metadata", "zeros"), ("model.safetensors", "cut")],
+    "name", [".lock", "metrics.jsonl", "metrics.jsonl.tmp", "run.json.tmp", "config.json.tmp", "checkpoints/latest.tmp"]
 )
-def test_without_hashes_a_file_that_cannot_be_read_is_named(copy, name, damage):
-    state = copy / NEWEST / "state.json"
-    state.write_text(json.dumps({"step": 3, "before": 0.5}))
-    DAMAGE[damage](copy / NEWEST / "shared" / name, random.Random(0))
-    message = refuses(train.main, *command(copy, 4, "--keep", "9", "--resume"))
-    assert str(copy / NEWEST / "shared") in message
+def test_links_are_not_written_through(copy, tmp_path, name):
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    (copy / name).unlink(missing_ok=True)
+    (copy / name).symlink_to(mine)
+    assert f"{copy / name} is a link" in refuses(train.main, *resume(copy, "--steps", 4))
+    assert mine.read_text() == "mine"
 
 
-@pytest.mark.parametrize("before", [None, "0.5", [], True])
-def test_without_hashes_the_state_is_checked(copy, before):
-    (copy / NEWEST / "state.json").write_text(json.dumps({"step": 3, "before": before}))
-    assert "state.json: 'before'" in refuses(train.main, *command(copy, 4, "--keep", "9", "--resume"))
+def test_merging_writes_into_a_new_folder_only(copy, tmp_path):
+    before = files(copy)
+    for folder in (copy, copy / NEWEST, copy / NEWEST / "shared"):
+        assert f"--merge {folder}: not an empty folder" in refuses(evaluate.main, copy, "--merge", folder)
+    assert files(copy) == before
+    evaluate.main([str(copy), "--envs", "1", "--merge", str(tmp_path / "merged")])
+    assert (tmp_path / "merged" / "model.safetensors").exists()
 
 
-def test_a_sealed_file_shows_any_change(tmp_path):
-    path, values = tmp_path / "x.json", {"a": 1, "b": [1.5, "x", None], "c": {"d": True}}
-    write_sealed(path, values)
-    assert read_sealed(path) == values
-    text = path.read_text()
-    for i in range(text.index('"sha256"')):
-        path.write_text(text[:i] + ("0" if text[i] != "0" else "1") + text[i + 1 :])
-        if i and text[i].strip():  # blanks between words are no change, and mostly no JSON
-            with pytest.raises(ValueError, match=re.escape(str(path))):
-                read_sealed(path)
+# ---------------------------------------------------------- what ends a training
 
 
-@pytest.mark.parametrize("line", ['{"step": "1"}', '{"step": true}', "[]", "nothing", '{"step": 0}', "{}"])
-def test_a_line_that_is_no_row_is_named(tmp_path, line):
-    log = tmp_path / "metrics.jsonl"
-    log.write_text(f'{{"step": 0}}\n{{"step": 1}}\n{line}\n')
-    with pytest.raises(ValueError, match=r"metrics.jsonl, line 3"):
-        cut_log(log, 9)
+def ended(*argv, before=lambda: None, **environment):
+    """`python train.py argv`: (exit code, stdout, stderr)."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "train.py"), *map(str, argv)], capture_output=True, text=True, timeout=100,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment}, preexec_fn=before, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_full_disk_is_one_line_and_leaves_no_rest(copy):
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (700_000, 700_000))  # the weights fit, Adam's moments do not
+
+    before = files(copy / NEWEST)
+    code, _, error = ended(*resume(copy, "--steps", 4), before=limit)
+    assert code == 1
+    assert "train.py: error: " in error
+    assert "the checkpoint of step 4 cannot be written" in error
+    assert "Traceback" not in error
+    assert sorted(path.name for path in (copy / "checkpoints").iterdir())[0] == "latest"  # no .writing-000004
+    assert files(copy / NEWEST) == before
+    train.main(resume(copy, "--steps", "4"))
+
+
+def test_out_of_memory_names_what_to_lower(copy, monkeypatch):
+    def update(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 78.00 GiB")
+
+    monkeypatch.setattr(train, "update", update)
+    message = refuses(train.main, *resume(copy, "--steps", 4))
+    for option in ("--micro-batch-tokens", "--gradient-checkpointing", "--engine-memory", "--adapter lora"):
+        assert option in message
+
+
+@pytest.mark.parametrize(("step", "words"), [("sys.exit(0)", "Echo.step called sys.exit"), ("raise KeyError", "")])
+def test_a_task_that_exits_or_fails_is_no_success(own, step, words):
+    with pytest.raises((RuntimeError, ValueError, KeyError), match=words):
+        train.main(own(step))
+
+
+def test_a_terminal_without_letters_goes_on(own):
+    code, out, error = ended(*own(), PYTHONIOENCODING="ascii", LC_ALL="C")
+    assert code == 0, error
+    assert "say \\u2192 \\x1b[2J" in out
+    assert "held-out success" in out.splitlines()[-1]
 
 
 # ---------------------------------------------------------- not finite
@@ -366,7 +420,6 @@ def test_weights_that_became_nan_stop_the_run_in_that_step_and_are_never_saved(t
         train.main(command(tmp_path / "run", 4))
     assert len(calls) == 2
     assert latest_checkpoint(tmp_path / "run").name == "step-000001"
-    read_state(latest_checkpoint(tmp_path / "run"))
 
 
 @pytest.mark.parametrize("where", ["weight", "optimizer"])
@@ -377,7 +430,7 @@ def test_a_checkpoint_is_never_written_with_values_that_are_not_finite(tmp_path,
     broken = weight.data if where == "weight" else policy.optimizer.state[weight]["exp_avg"]
     broken.view(-1)[-1] = float("inf")
     with pytest.raises(FloatingPointError, match=r"policy p: .* is not finite"):
-        save_checkpoint(tmp_path, 1, {"p": policy}, {}, keep=2)
+        save_checkpoint(tmp_path, 1, {"p": policy}, keep=2)
     assert not list(tmp_path.rglob("*"))
 
 
@@ -441,15 +494,16 @@ def test_all_ranks_stop_after_the_same_step(tmp_path, monkeypatch):
         return exit_.value.code
 
     assert run_ranks(2, work) == [143, 143]
-    assert [row["step"] for row in rows(tmp_path / "run" / "metrics.jsonl")] == [0, 1]
+    assert [row["step"] for row in read_rows(tmp_path / "run" / "metrics.jsonl")] == [0, 1]
     assert latest_checkpoint(tmp_path / "run").name == "step-000002"
 
 
 PATIENT = """
 import sys, time
 sys.path.insert(0, {root!r})
+from options import Config
 from records.stop import Stop
-with Stop() as stop:
+with Stop(Config()) as stop:
     stop.patient = True
     print("ready", flush=True)
     end = time.monotonic() + {seconds}
@@ -479,7 +533,7 @@ def test_a_second_signal_ends_at_once(number):
 
 
 def test_a_signal_outside_of_steps_ends_them_where_they_are():
-    with Stop() as stop:
+    with Stop(Config()) as stop:
         with pytest.raises(Stopped):
             os.kill(os.getpid(), signal.SIGTERM)
         assert stop.number == signal.SIGTERM
@@ -487,7 +541,7 @@ def test_a_signal_outside_of_steps_ends_them_where_they_are():
 
 def test_one_ctrl_c_that_arrives_twice_under_torchrun_counts_once(monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
-    with Stop() as stop:
+    with Stop(Config()) as stop:
         stop.patient = True
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGINT)
@@ -507,25 +561,19 @@ def test_the_command_that_goes_on_is_whole(tmp_path):
 
 
 def test_a_redirected_console_has_whole_lines_in_order_and_no_bar(tmp_path):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, ROOT / "train.py", *command(tmp_path / "run", 2)],
-        env=environment, capture_output=True, text=True, timeout=100,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "\r" not in done.stdout + done.stderr
-    assert "%|" not in done.stdout + done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[0] == "loading torch"
-    assert lines[1] == f"plan_path (mas), model tiny; run folder {tmp_path / 'run'}"
-    assert lines[2] == "warm start: 2 steps of imitating noisy moves"
+    code, out, error = ended(*command(tmp_path / "run", 2))
+    assert code == 0, error
+    assert "\r" not in out + error
+    assert "%|" not in out + error
+    lines = out.splitlines()
+    assert lines[:2] == ["loading torch", f"plan_path (mas), model tiny; run folder {tmp_path / 'run'}"]
     order = [
-        "warm start",
+        "warm start: 2 steps",
         "first evaluation",
         "held-out success after 0",
         "step 1/2",
         "step 2/2",
-        "next: python report.py",
+        "next: python",
     ]
     places = [next(i for i, line in enumerate(lines) if line.startswith(start)) for start in order]
     assert places == sorted(places)
@@ -543,12 +591,11 @@ def test_every_log_is_on_disk_before_the_checkpoint_counts(tmp_path, monkeypatch
 
     (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n')
     monkeypatch.setattr("os.fsync", fsync)
-    folder = save_checkpoint(tmp_path, 1, {"p": small_policy()}, {}, keep=2)
-    places = [next(i for i, path in enumerate(synced) if name in path) for name in ("metrics.jsonl", "state.json")]
+    folder = save_checkpoint(tmp_path, 1, {"p": small_policy()}, keep=2)
+    places = [next(i for i, path in enumerate(synced) if name in path) for name in ("metrics.jsonl", "latest")]
     assert places == sorted(places)
     for path in folder.rglob("*"):
         assert path.is_dir() or any(done.endswith(path.name) or f"{path.name}.tmp" in done for done in synced), path
-    assert read_sealed(folder / "state.json")["logs"]["metrics.jsonl"][0] == 12
 
 
 # ---------------------------------------------------------- evaluation

@@ -16,9 +16,8 @@ import train
 from distributed.world import World, start
 from model import tiny
 from options import parse, policy_map, sources
-from records.checkpoint import checkpoints, latest_checkpoint
 from records.console import half_up
-from records.parts import part_of_run
+from records.run_folder import checkpoints, latest_checkpoint, locate, policy_folder
 
 RUN = "--steps 1 --envs-per-step 2 --num-candidates 2 --eval-envs 6 --device cpu".split()  # noqa: SIM905
 WARM = ["--warm-start", "2", "--max-response-tokens", "12"]
@@ -122,7 +121,7 @@ def test_in_a_mixed_team_boards_and_warm_start_are_for_tiny(tmp_path, other, mon
     warmed = []
     monkeypatch.setattr(tiny, "warm_start", lambda policy, *_, **options: warmed.append(policy.model.config))
     config = parse([*RUN, *WARM, "--model", "tool_user=tiny", f"planner={other}"])
-    task = prepare.task_of(config)
+    task = prepare.levels_of(config)
     assert task.training_env.rows == 6
     load = prepare.first_models(config, task, World())
     assert [model.hidden_size for model in warmed] == [64]
@@ -192,7 +191,7 @@ def test_two_architectures_and_tokenizers_train_play_and_go_on(tmp_path, other, 
 
 def test_a_prompt_is_encoded_for_its_own_policy_and_engines_are_one_for_each_architecture(other):
     config = parse([*RUN, *WARM, "--model", "tool_user=tiny", f"planner={other}"])
-    task = prepare.task_of(config)
+    task = prepare.levels_of(config)
     team = prepare.make_team(config, ROLES, World(), prepare.first_models(config, task, World()))
     messages = [{"role": "user", "content": "tool_user"}]
     ids = {agent: team.encode(agent, messages) for agent in ROLES}
@@ -203,7 +202,7 @@ def test_a_prompt_is_encoded_for_its_own_policy_and_engines_are_one_for_each_arc
 
 def test_one_architecture_has_one_engine_wherever_its_weights_come_from(shared):
     config = parse([*RUN, *WARM, "--model", "tool_user=tiny", f"planner={shared}"])
-    team = prepare.make_team(config, ROLES, World(), prepare.first_models(config, prepare.task_of(config), World()))
+    team = prepare.make_team(config, ROLES, World(), prepare.first_models(config, prepare.levels_of(config), World()))
     assert len({id(engine) for engine in team.engines.values()}) == 1
 
 
@@ -226,37 +225,36 @@ def test_ranks_train_two_architectures_as_one_process_does(tmp_path, other, chan
 
 def test_what_names_a_policy_of_a_run(shared, roles, tmp_path, monkeypatch):
     newest = latest_checkpoint(roles)
-    assert part_of_run(str(roles)).folder(["planner"], ["per_role"]) == newest / "planner"
-    assert part_of_run(f"{shared}/").checkpoint.name == "step-000002"
-    assert part_of_run(f"{shared}@1").checkpoint.name == "step-000001"
-    assert part_of_run(str(newest)).folder(["planner"], ["per_role"]) == newest / "planner"
-    assert part_of_run(str(newest / "planner")).folder(["tool_user"], ["per_role"]) == newest / "planner"
-    assert part_of_run(str(shared)).folder(["anybody", "else"], ["shared"]).name == "shared"
-    assert part_of_run("tiny") is part_of_run("org/model") is part_of_run(str(tmp_path)) is None
-    with pytest.raises(ValueError, match=r"no policy of that run plays tool_user, planner; it has planner, tool_user"):
-        part_of_run(str(roles)).folder(ROLES, ["per_role"])
-    with pytest.raises(ValueError, match=r"plays coder"):
-        part_of_run(str(roles)).folder(["coder"], ["per_role"])
+    assert locate(str(roles)) == locate(str(newest)) == newest
+    assert locate(f"{shared}/").name == "step-000002"
+    assert locate(f"{shared}@1").name == "step-000001"
+    assert locate(str(newest / "planner")) == newest / "planner"
+    assert locate("tiny") is locate("org/model") is locate(str(tmp_path)) is None
+    assert policy_folder(newest, ["planner"]) == newest / "planner"
+    assert policy_folder(newest / "planner", ["tool_user"]) == newest / "planner"
+    assert policy_folder(latest_checkpoint(shared), ["anybody", "else"]).name == "shared"
+    for agents in (ROLES, ["coder"]):
+        with pytest.raises(ValueError, match=f"no policy there plays {', '.join(agents)}; name one of planner, tool"):
+            policy_folder(newest, agents)
     monkeypatch.chdir(shared.parent)
-    assert part_of_run("shared@0").checkpoint.name == "step-000000"
+    assert locate("shared@0").name == "step-000000"
 
 
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ("{run}@7", "no checkpoint of step 7; there are 0, 1, 2"),
-        ("{run}@last", "write RUN@STEP"),
-        ("{run}@", "write RUN@STEP"),
-        ("{run}s@1", "did you mean"),
+        ("{run}@7", "no checkpoint of step '7' (RUN@STEP); there are 0, 1, 2"),
+        ("{run}@last", "no checkpoint of step 'last' (RUN@STEP)"),
+        ("{run}@", "no checkpoint of step ''"),
+        ("{run}s@1", "has none"),
         ("{run}s", "there is no such folder"),
     ],
 )
 def test_a_part_that_does_not_exist_is_named(shared, source, words):
     source = source.format(run=shared)
     message = refuses(evaluate.main, "--team", f"tool_user={source}", f"planner={shared}", "--envs", 2)
-    assert message.startswith("evaluate.py: error: ")
     assert words in message
-    assert source in message or source.removesuffix("@7") in message
+    assert source in message
 
 
 def test_a_team_of_parts_plays_as_its_own_run_does(roles, capsys):
@@ -269,7 +267,7 @@ def test_a_team_of_parts_plays_as_its_own_run_does(roles, capsys):
 def test_parts_of_different_runs_steps_and_models_play_together(shared, roles, other, capsys):
     short = ["--max-response-tokens", 8, "--envs", 3]
     printed = lines(capsys, "--team", f"tool_user={shared}@1", f"planner={other}", *short)
-    assert f"tool_user={shared}@1 planner={other}" in printed[0]
+    assert f"tool_user={shared}@1 planner={other}" in printed[-4]
     assert printed[-1].endswith(")")
     assert "(n=3, se " in lines(capsys, "--team", f"tool_user={shared}@0", f"planner={roles}", "--envs", 3)[-1]
     assert "(n=3, se " in lines(capsys, "--team", "tool_user=tiny", f"planner={roles}", "--envs", 3)[-1]
@@ -300,7 +298,7 @@ def test_a_damaged_part_is_named(roles, tmp_path):
     shutil.copytree(roles, copy)
     path = latest_checkpoint(copy) / "planner" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
-    assert str(path) in refuses(evaluate.main, "--team", f"tool_user={roles}", f"planner={copy}")
+    assert str(path.parent) in refuses(evaluate.main, "--team", f"tool_user={roles}", f"planner={copy}")
 
 
 # ------------------------------------------------------------------------------------------------- options of the runs
@@ -327,7 +325,7 @@ def test_ranks_start_from_parts(shared, roles):
 
     def work(rank):
         world, config = start("cpu"), parse(argv)
-        load = prepare.first_models(config, prepare.task_of(config), world)
+        load = prepare.first_models(config, prepare.levels_of(config), world)
         team = prepare.make_team(config, ROLES, world, load)
         return {name: {key: value.clone() for key, value in p.weights()} for name, p in team.policies.items()}
 

@@ -1,4 +1,4 @@
-"""--track: what is logged reaches TensorBoard's own reader, and wandb's and trackio's calls (a fake module)."""
+"""--track: what is logged reaches TensorBoard's own reader, and wandb's calls (a fake module)."""
 
 import json
 import subprocess
@@ -53,26 +53,30 @@ def test_points_that_are_made_again_are_void(tmp_path):
     assert curves(tmp_path) == {"solved": {1: 0.5, 2: 0.75}}
 
 
-@pytest.mark.parametrize("name", ["wandb", "trackio"])
-def test_wandb_and_trackio_get_the_same_numbers(tmp_path, monkeypatch, name):
+def test_wandb_gets_the_same_numbers_and_each_run_an_id_of_its_own(tmp_path, monkeypatch):
     calls: list = []
-    fake = types.ModuleType(name)
+    fake = types.ModuleType("wandb")
     fake.init = lambda **given: calls.append(given)
     fake.log = lambda row, step: calls.append((step, row))
-    monkeypatch.setitem(sys.modules, name, fake)
-    trained(tmp_path / "run", 1, "--track", name)
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    trained(tmp_path / "a" / "run", 1, "--track", "wandb")
     (start, (first, before), (second, row), (third, after)) = calls
     assert (start["project"], start["name"], start["resume"]) == ("at-grpo", "run", "allow")
     assert start["config"]["task"] == "plan_path"
-    assert start.get("id") == ("run" if name == "wandb" else None)
     assert (first, second, third) == (0, 1, 1)
     assert before.keys() == after.keys() == {"held-out/success", "held-out/se", "held-out/n", "held-out/turns"}
-    (logged,) = rows(tmp_path / "run" / "metrics.jsonl")
+    (logged,) = rows(tmp_path / "a" / "run" / "metrics.jsonl")
     assert row["planner/reward"] == logged["planner/reward"]
     assert all(isinstance(value, float) for value in row.values())
+    for run, step in (("a", 1), ("b", 0), ("b", 0)):  # resumed, of the same name elsewhere, and started once more
+        (tmp_path / run / "run").mkdir(parents=True, exist_ok=True)
+        make_tracker("wandb", tmp_path / run / "run", {}, step)
+    ids = [call["id"] for call in calls if isinstance(call, dict)]
+    assert ids[0] == ids[1]
+    assert len({*ids}) == 3
 
 
-@pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])
+@pytest.mark.parametrize("name", ["tensorboard", "wandb"])
 def test_a_missing_package_is_named_before_anything_is_trained(tmp_path, monkeypatch, name):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard" if name == "tensorboard" else name, None)
     with pytest.raises(SystemExit, match=rf"train.py: error: --track {name}: .*pip install {name}"):
@@ -81,5 +85,5 @@ def test_a_missing_package_is_named_before_anything_is_trained(tmp_path, monkeyp
 
 
 def test_nothing_is_imported_that_nobody_asked_for():
-    code = "import train, sys; sys.exit(bool({'tensorboard', 'wandb', 'trackio'} & set(sys.modules)))"
+    code = "import train, sys; sys.exit(bool({'tensorboard', 'wandb'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

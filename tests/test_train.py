@@ -17,8 +17,8 @@ from transformers import AutoModelForCausalLM
 import prepare
 import train
 from options import Config, load, parse, policy_map
-from records.checkpoint import latest_checkpoint
 from records.console import half_up
+from records.run_folder import latest_checkpoint
 from tasks.boards import Board
 
 ROOT = Path(__file__).parent.parent
@@ -298,7 +298,7 @@ def test_the_first_line_comes_before_torch():
         ("--env-options height=3", "height"),
         ("--task math", "--data"),
         ("--data x.jsonl", "--data x.jsonl"),
-        ("--like missing", "missing holds no run that can be read (no config.json)"),
+        ("--like missing", "missing holds no run (no config.json)"),
         ("--steps 65536 --envs-per-step 257", "--steps 65536 --envs-per-step 257: a seed has 16777216 training levels"),
         *((f"{option} {value}", f"{option} {value}: ") for option, value in OUT_OF_RANGE),
     ],
@@ -375,7 +375,7 @@ def test_ranks_of_a_machine_share_its_cores(monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 12)
     for ranks, threads in ((1, 12), (4, 3), (99, 1)):
         monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
-        assert prepare.scoring_pool(config, prepare.task_of(config))._max_workers == threads
+        assert prepare.scoring_pool(config, prepare.levels_of(config))._max_workers == threads
 
 
 def test_programs_without_bubblewrap_are_refused_at_the_start_with_both_ways_out(tmp_path, monkeypatch):

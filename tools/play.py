@@ -17,7 +17,6 @@ from sampling.requests import Request, request_seed
 from tasks import sandbox
 from tasks.boards import parse_answer
 from tasks.levels import make_levels
-from tasks.registry import located
 from tasks.walk import with_arrows
 
 Ask = Callable[[str, list[Message], int], list[str]]  # (agent, prompt, k) -> k sampled answers; 0: a greedy one
@@ -98,18 +97,13 @@ def play(env: Env, ask: Ask | None, mine: Sequence[str], candidates: int, turns:
 def load(given: argparse.Namespace) -> tuple[Env, Ask, int]:
     """A held-out level of a run (or of the task, for a model), its team, and T. ValueError as evaluate.py has it."""
     from evaluate import load_team  # torch, and a floor above: only this command needs it, and only with --team
-    from records.parts import part_of_run
 
     argv = [given.team, "--sandbox", given.sandbox]
     argv += ["--workflow", given.workflow] if given.workflow else []
     argv += ["--max-turns", str(given.max_turns)] if given.max_turns else []
     argv += ["--eval-data", given.data] if given.data else []
     argv += ["--env-options", *given.options] if given.options else []
-    if given.task not in TASKS or not (part := part_of_run(given.team)) or part.policy:  # a model plays any task
-        argv += ["--task", given.task]
-    _, config, levels, team = load_team(argv)
-    if config.task != located(given.task):
-        raise ValueError(f"--team {given.team}: it was trained on {config.task}, not on {given.task}")
+    _, config, levels, team = load_team([*argv, "--task", given.task])
     asked = 0
 
     def ask(agent: str, messages: list[Message], k: int) -> list[str]:
