@@ -166,7 +166,7 @@ def _equal(gold: str, answer: str, tolerance: tuple[float, ...]) -> bool:
     return _ask(gold, answer, tolerance)
 
 
-def math_equal(*, gold: str, answer: str, tolerance: float | Sequence[float] = ()) -> bool:
+def math_equal(*, gold: str, answer: str, tolerance: float | Sequence[float] | None = None) -> bool:
     """Does the answer equal the gold? Both bare (`\\frac12`) or in a box. Keywords only: it is not symmetric.
 
     `tolerance`: how far a number may be from the gold's, if the problem says so; several are for a list's elements.
@@ -177,7 +177,8 @@ def math_equal(*, gold: str, answer: str, tolerance: float | Sequence[float] = (
     gold, answer = ((extract_answer(text) or text).strip() for text in (gold, answer))
     if max(len(gold), len(answer)) > MAX_LENGTH:
         return gold.split() == answer.split()
-    return _equal(clean(gold), clean(answer), (tolerance,) if isinstance(tolerance, float) else tuple(tolerance))
+    tolerances = (tolerance,) if isinstance(tolerance, int | float) else tuple(tolerance or ())
+    return _equal(clean(gold), clean(answer), tolerances)
 
 
 def score_answers(texts: Sequence[str], golds: Sequence[str]) -> list[float]:
