@@ -43,7 +43,7 @@ _MISREAD = re.compile(  # what the grammar has, but what may mean something else
     r"|(?:(?<![\\\w])(?<!_ )\w+|[)}]) \( [\d.]+ \)"  # 2(3), (1 2)(3)
     r"|(?<![\d.])(?<!_ )[\d.]+ [\d.]"  # 2 3
     r"|\\(?:sin|cos|tan|cot|sec|csc|sinh|cosh|tanh) \^ \{ -"  # \sin^{-1}: arcsin or 1/sin
-    r"|\^ (?:T|\{ T \})(?: |$)|[A-Z] \^ (?:[tH](?: |$)|\{ -)"  # transposes and inverses
+    r"|\^ (?:T|\{ T \})(?: |$)|[A-Zfgh] \^ (?:[tH](?: |$)|\{ -)"  # transposes and inverses
     r"|[A-Z] (?:[\^_] (?:\{ [^{}]* \}|[^ {}]+) )*(?:\\cdot |\* )?[A-Z](?: |$)"  # AB and BA are matrices
     r"|[a-zA-Z] \\times [a-zA-Z\\]"  # a product of vectors
     r"|\\[dD]elta [a-zA-Z\\(]"  # an operator

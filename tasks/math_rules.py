@@ -42,7 +42,7 @@ def equal(gold: str, answer: str, tolerance: Tolerance = ()) -> bool:
     if not set("^+-=<>(") & set(golds) or any(len(found) != 1 or found & {"e", "i"} for found in letters):
         return False
     swapped = [token.swapcase() if token.isalpha() else token for token in answers]
-    return letters[0] <= set(swapped) and same(golds, swapped, tolerance)
+    return letters[0] <= set(swapped) and parse(gold) is not None and same(golds, swapped, tolerance)
 
 
 _WORK = (r"\\(?:lfloor|lceil|floor|ceil)\b", r"\\(?:gcd|lcm)\b", r"\|(?: (?![a-df-hj-zA-Z] )[^ |]+)+ \|")  # |3 - 8|
@@ -66,7 +66,8 @@ def same(gold: Tokens, answer: Tokens, tolerance: Tolerance = (), top: bool = Fa
         related = _cut(g, *_RELATIONS)[1] or _cut(a, *_RELATIONS)[1]
         return _same_relation(gold, answer) if related else _same_quantity(g, a, tolerance)
     tolerances = [(t,) for t in tolerance] if len(tolerance) == len(golds) else [tolerance] * len(golds)
-    if len(golds) != len(answers):
+    words = [{'"or', '"and'} & set(side) for side in (g, a)]
+    if len(golds) != len(answers) or (all(words) and words[0] != words[1]):  # p and q is not p or q
         return False
     if g_kind == a_kind in ("cup", "{}", "") or (top and {g_kind, a_kind} == {"", "{}"}):
         for element, allowed in zip(golds, tolerances, strict=False):  # is one list a reordering of the other?
