@@ -30,4 +30,5 @@ def half_up(value: float, digits: int = 2) -> str:
     >>> half_up(0.125), half_up(0.145), f"{0.145:.2f}"
     ('0.13', '0.15', '0.14')
     """
-    return str(Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP))
+    exact = Decimal(repr(float(value)))
+    return str(exact.quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP) if exact.is_finite() else exact)
