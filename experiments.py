@@ -29,6 +29,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from options import parse
+from records.console import say
 from studies.results import collect, learning_curve, play_path, run_folder, table
 from studies.rows import NEAR, SINGLE, TABLES, TRAININGS, TURNS, Method, options_of
 
@@ -211,7 +212,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             failures = run(plan, own.jobs, own.time_limit)
             results, path = collect(plan.folder, plan.tables, plan.seeds, plan.steps), plan.folder / "experiments.json"
             path.write_text(json.dumps(results, indent=1), encoding="utf-8")
-        print(write_page(results, path))
+        say(write_page(results, path))
     except (ValueError, OSError) as error:
         sys.exit(f"experiments.py: error: {error}")
     if failures:

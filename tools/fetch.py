@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from records.console import say
 from tasks import code_data, math_env
 from tasks.code_values import NOT_DATA
 from tasks.data import Row, hub, normalize_question, read_rows
@@ -131,7 +132,7 @@ def write(file: str, folder: Path) -> None:
     known[file] = {**asdict(source), "counts": counts, "sha256": digest}
     log.write_text(json.dumps(known, indent=1, sort_keys=True), encoding="utf-8")
     left_out = "; ".join(f"left out {count} ({why})" for why, count in counts.items() if why != "rows")
-    print(f"{folder / file}.jsonl: {counts['rows']} rows; {left_out or 'nothing left out'}", flush=True)
+    say(f"{folder / file}.jsonl: {counts['rows']} rows; {left_out or 'nothing left out'}")
 
 
 def save(path: Path, rows: Iterable[Row]) -> str:
@@ -159,13 +160,13 @@ def convert_file(name: str, source: str, target: Path) -> None:
         try:
             return {"task_id": row.get("task_id"), **READERS[name](row)}
         except (*NOT_DATA, AttributeError, StopIteration, SyntaxError) as error:
-            print(f"left out {row.get('task_id')}: {type(error).__name__}: {error}", flush=True)
+            say(f"left out {row.get('task_id')}: {type(error).__name__}: {error}")
             return None
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         kept = [row for row in pool.map(converted, rows) if row]
     save(target, kept)
-    print(f"{target}: {len(kept)} of {len(rows)} rows", flush=True)
+    say(f"{target}: {len(kept)} of {len(rows)} rows")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
