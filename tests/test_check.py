@@ -104,7 +104,6 @@ def slow(method, seconds):
     return then(method, lambda self, result: (time.sleep(seconds), result)[1])
 
 
-USER = {"role": "user", "content": "say"}
 RANDOM = {"reset": lambda self, seed: Fine.reset(self, random.randrange(100))}
 MISTAKES = {  # what differs from Fine: what is said
     "copy shares state": {"step": shares},
@@ -129,25 +128,18 @@ MISTAKES = {  # what differs from Fine: what is said
     "unexpected keyword argument 'seed'": {"reset": lambda self: self, "__init__": lambda self: None, "number": 1},
     "observe changes the environment": then("observe", lambda self, r: (self.log.append("seen"), r)[1]),
     "must return a list of messages": then("observe", lambda self, r: str(r)),
-    "a message of the role": then("observe", lambda self, r: [USER, {"role": "ann", "content": "?"}, *r]),
+    "a role (system, user, assistant)": then("observe", lambda self, r: [{"role": "ann", "content": "?"}, *r]),
     "has no message of the user": then("observe", lambda self, r: [{"role": "system", "content": str(r)}]),
     "agents must be a tuple": {"agents": ["ann", "bob"]},
     "done must be True or False": then("reset", set_of(done=0)),
     "cannot be pickled": then("reset", lambda self, r: (vars(self).update(key=lambda: 0), r)[1]),
     "set slow_scoring = True": slow("step", 0.11),
-    "copy took 0.0": slow("copy", 0.02),
-    "observe took 0.0": slow("observe", 0.02),
     "independent twin": {"copy": lambda self: self},
     "independent twin, not NoneType": {"copy": lambda self: None},
     "step of ann raised KeyError: 'missing'": {"step": lambda self, agent, text: {}["missing"]},
     "step of ann raised SystemExit": {"step": lambda self, agent, text: sys.exit(0)},
     "raised ValueError: invalid literal for int() with base 10: '²'": {"step": reads_digits},
     "solved is True but done is not": then("step", lambda self, r: (setattr(self, "done", False), r)[1]),
-    "agents changed from ('ann', 'bob')": then(
-        "step", lambda self, r: (setattr(self, "agents", ("ann",) if self.solved else self.agents), r)[1]
-    ),
-    "render must return a text, not list": {"render": lambda self: ["a", "list"]},
-    "noisy_answer must return a text, not int": {"noisy_answer": lambda self, rng, good: self.number},
     "progress is 0.5 where solved is True": {"progress": 0.5},
     "progress is 1.0 where solved is False": {"progress": 1.0},
 }
