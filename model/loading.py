@@ -20,11 +20,10 @@ from transformers.utils import logging
 
 from grouping import GroupKey, Sample
 from model.attention import packed
-from model.chat import check_template, encode, stop_ids
+from model.chat import check_template, stop_ids
+from model.chat import encode as encode  # where others look for it
 from model.logprobs import token_logprobs
 from model.packing import pack_samples
-
-__all__ = ["encode", "load_model", "refusing"]
 
 MAX_REASON = 400  # characters of a reason
 

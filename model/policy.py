@@ -18,12 +18,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from distributed.shard import full_weights, local, shard
 from model import lora
-from model.chat import decode, stop_ids
+from model.chat import decode as decode  # where others look for it
+from model.chat import stop_ids
 from model.fused import fuse_layers
 from model.logprobs import token_logprobs
 from model.packing import Pack
-
-__all__ = ["LogProbs", "Policy", "decode", "make_optimizer", "make_policy"]
 
 SMALL = 2_000_000  # parameters: fewer have models from scratch
 
@@ -155,10 +154,7 @@ class Policy:
 
 
 def make_optimizer(
-    model: nn.Module,
-    lr: float,
-    kind: str = "adamw",
-    weights: Iterable[nn.Parameter] | None = None,
+    model: nn.Module, lr: float, kind: str = "adamw", weights: Iterable[nn.Parameter] | None = None
 ) -> torch.optim.Optimizer:
     """AdamW without weight decay, over all weights unless told which: the clipped objective alone moves them.
 
@@ -169,9 +165,9 @@ def make_optimizer(
     weights = list(model.parameters() if weights is None else weights)
     small = sum(weight.numel() for weight in model.parameters()) < SMALL
     beta2, eps = (0.99, 1e-5) if small else (0.999, 1e-8)
-    options = {"lr": lr, "betas": (0.9, beta2), "eps": eps, "weight_decay": 0.0}
+    options: dict = {"lr": lr, "betas": (0.9, beta2), "eps": eps, "weight_decay": 0.0}
     if kind == "adamw":
-        return torch.optim.AdamW(weights, fused=weights[0].is_cuda, **options)  # type: ignore[arg-type]
+        return torch.optim.AdamW(weights, fused=weights[0].is_cuda, **options)
     try:
         from torchao.optim import AdamW8bit  # works on sharded weights
     except ImportError as error:

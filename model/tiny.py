@@ -72,8 +72,9 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def build_model(tokenizer: PreTrainedTokenizerFast, seed: int, device: str = "cpu") -> Qwen3ForCausalLM:
-    """Random weights that depend on the seed only (the global torch generator is left as it was)."""
+def build(seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Random weights that depend on the seed only (the global torch generator is left as it was), and the tokenizer."""
+    tokenizer = build_tokenizer()
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=64,
@@ -91,9 +92,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast, seed: int, device: str = "cp
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Qwen3ForCausalLM(config)
-    model.to(device)  # type: ignore[arg-type]
-    return model
+        return Qwen3ForCausalLM(config), tokenizer
 
 
 def noisy_examples(env: Env, rng: np.random.Generator, turns: int) -> list[tuple[str, list, str]]:
@@ -108,12 +107,6 @@ def noisy_examples(env: Env, rng: np.random.Generator, turns: int) -> list[tuple
             examples.append((agent, env.observe(agent), text))
             env.step(agent, text)
     return examples
-
-
-def build(seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model and its tokenizer."""
-    tokenizer = build_tokenizer()
-    return build_model(tokenizer, seed), tokenizer
 
 
 def warm_start(

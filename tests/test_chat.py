@@ -129,8 +129,7 @@ def test_no_prompt_depends_on_the_date():
 @pytest.mark.parametrize("last", [True, False], ids=["always", "between turns"])
 def test_what_the_template_writes_after_an_answer_ends_a_response(end, found, last):
     text = end if last else f"{{% if not loop.last %}}{end}{{% endif %}}"
-    tokenizer = tiny.build_tokenizer()
-    model = tiny.build_model(tokenizer, 0)
+    model, tokenizer = tiny.build(0)
     tokenizer.chat_template = f"{{% for m in messages %}}{{{{ m.role }}}} {{{{ m.content }}}}{text}{{% endfor %}}" + ASK
     tokenizer.add_special_tokens({"extra_special_tokens": ["<|im|>", "<|im_end|>", "<|im_"]})
     assert stop_ids(model, tokenizer) == {tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids(found)}

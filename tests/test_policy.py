@@ -30,8 +30,7 @@ MESSAGES = [{"role": "system", "content": "the rules"}, {"role": "user", "conten
 
 
 def tiny_policy(seed=0, lr=1e-3):
-    tokenizer = tiny.build_tokenizer()
-    model = tiny.build_model(tokenizer, seed)
+    model, tokenizer = tiny.build(seed)
     return Policy("tiny", model, tokenizer, make_optimizer(model, lr))
 
 
