@@ -2,7 +2,7 @@
 
     config.json              every option of the run (options.py)
     inputs.json              hashes of the files that it was made from: data, own task, base weights (run_folder.py)
-    metrics.jsonl            one JSON object a step; the same seed on the same CPU gives the same file
+    metrics.jsonl            one JSON object a step; the same file for the same seed, CPU and OMP_NUM_THREADS
     timing.jsonl             seconds of each step, in a file of their own because they never repeat
     trees.jsonl              what was sampled in a few environments of each step (trees.py)
     evaluations.jsonl        held-out success before, during and after training
@@ -102,7 +102,7 @@ def save_optimizer(policy: Policy, path: Path) -> None:
             if policy.rank == 0:
                 whole[f"{name}/{kind}"] = _plain(tensor).cpu().contiguous()
     if policy.rank == 0:
-        save_file(whole, path)
+        save_file(whole, path, {"threads": str(policy.threads or 0)})
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
@@ -121,6 +121,8 @@ def load_optimizers(checkpoint: Path, policies: Mapping[str, Policy]) -> None:
             with safe_open(path, "pt") as saved:
                 if saved.keys():  # else it has not made a step yet
                     _restore(policy, saved)
+                    if policy.threads is None:
+                        policy.threads = int((saved.metadata() or {}).get("threads", 0))
         except (OSError, SafetensorError, ValueError) as error:
             raise ValueError(f"{path}: cannot be read ({error})") from None
 

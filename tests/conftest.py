@@ -1,11 +1,10 @@
-"""With `-n`, tests run in several processes at once, and each of them computes on one thread."""
+"""Each process computes on one thread: with `-n` there are several, and a run repeats its numbers to the digit."""
 
 import os
 
 import pytest
 
-if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 
 
 def pytest_configure(config):
