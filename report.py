@@ -71,7 +71,7 @@ CHARTS = (  # title, what it says, its metrics ("/reward": that of every agent),
 class Saved:
     """The files of a run folder. Everything but the options and the metrics may be empty."""
 
-    name: str
+    folder: Path
     config: Config
     sessions: list[Row]
     rows: list[Row]  # of metrics, timing and evaluations, with the steps that were done then (from 1 in training)
@@ -80,8 +80,7 @@ class Saved:
 
     @property
     def steps(self) -> str:
-        done = sum("training" in row for row in self.rows)
-        return f"{done} of {self.config.steps} steps"
+        return f"{sum('training' in row for row in self.rows)} of {self.config.steps} steps"
 
 
 def read_run(folder: Path) -> Saved:
@@ -108,7 +107,7 @@ def read_run(folder: Path) -> Saved:
     for row in found["evaluations"]:
         formats = {f"{agent}/held-out format": share for agent, share in row["formats"].items()}
         rows.append({"step": row["step"], "held-out": row["success"], "se": row["se"], "n": row["n"], **formats})
-    return Saved(folder.resolve().name, config, sessions, rows, trees, found["boards"])
+    return Saved(folder, config, sessions, rows, trees, found["boards"])
 
 
 def as_needed(value: Any, needed: Any, place: str) -> Any:
@@ -170,11 +169,9 @@ def facts(run: Saved) -> list[tuple[str, str]]:
     return found
 
 
-def overlay(runs: Sequence[Saved], names: Sequence[str]) -> list[tuple[str, str]]:
+def overlay(runs: Sequence[Saved]) -> list[tuple[str, str]]:
     """What stands above the curves of several runs: what each of them is, and the options that differ."""
-    found = [
-        (name, f"{run.config.task} ({run.config.workflow}), {run.steps}") for name, run in zip(names, runs, strict=True)
-    ]
+    found = [(str(run.folder), f"{run.config.task} ({run.config.workflow}), {run.steps}") for run in runs]
     for option in asdict(runs[0].config):
         values = [str(getattr(run.config, option)) for run in runs]
         if len(set(values)) > 1:
@@ -185,8 +182,7 @@ def overlay(runs: Sequence[Saved], names: Sequence[str]) -> list[tuple[str, str]
 def page(runs: Sequence[Saved]) -> str:
     """The whole page. Several runs share the charts, one line a run (or a run and role); trees are those of one."""
     several, first = len(runs) > 1, runs[0]
-    folders = [run.name for run in runs]
-    names = [f"{name} ({i})" if folders.count(name) > 1 else name for i, name in enumerate(folders, 1)]
+    names = [str(run.folder) if several else run.folder.resolve().name for run in runs]
     charts = []
     for title, note, metrics, share in CHARTS:
         labelled = zip(runs, names if several else [""], strict=True)
@@ -195,7 +191,7 @@ def page(runs: Sequence[Saved]) -> str:
             charts.append({"title": title, "note": note, "share": share, "series": series})
     trees = {"training": first.trees, "held-out": first.boards}
     data = {
-        "facts": overlay(runs, names) if several else facts(first),
+        "facts": overlay(runs) if several else facts(first),
         "charts": charts,
         "sets": {name: rows for name, rows in trees.items() if rows and not several},
         "alpha": first.config.alpha,

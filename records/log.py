@@ -91,15 +91,9 @@ class Log:
         if not isinstance(sessions, list):
             raise ValueError(f"{path}: sessions is no list")
         versions = {name: version(name) for name in ("torch", "transformers", "numpy")}
+        versions = {"python": platform.python_version(), **versions}
         command, now = shlex.join(["python", *sys.argv]), datetime.now().astimezone()
-        sessions.append(
-            {
-                "command": command,
-                "date": now.isoformat(sep=" ", timespec="seconds"),
-                "versions": {"python": platform.python_version(), **versions},
-                "processes": self.world.size,
-            }
-        )
+        sessions.append({"command": command, "date": now.isoformat(" ", "seconds"), "versions": versions})
         write_text(path, json.dumps({"sessions": sessions}, indent=1))
 
     def step(self, row: dict[str, Any], seconds: dict[str, float], result: Rollout, example: bool) -> None:

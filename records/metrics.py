@@ -105,17 +105,14 @@ def alarms(row: Mapping[str, Any], policies: Sequence[str]) -> list[str]:
 def step_line(
     row: Mapping[str, Any], steps: int, agents: Sequence[str], policies: Sequence[str], seconds: float, solved: str
 ) -> str:
-    """The line a person reads while waiting; what does not fit is left out, the least important first.
+    """The line a person reads while waiting; what does not fit is left out.
 
-    `solved` says whose success it is: "best of 8 solved". Rewards are in the order of `agents`, of more than two the
-    range; entropies likewise.
+    `solved` says whose success it is: "best of 8 solved". Rewards are in the order of `agents`, entropies in that of
+    `policies`; "-" has not been scored or trained in this step.
     """
 
     def numbers(names: list[str]) -> str:
-        found = [row[name] for name in names if name in row]
-        if len(names) > 2 and found:
-            return f"{half_up(min(found))}-{half_up(max(found))}"
-        return "/".join(half_up(row[name]) if name in row else "-" for name in names)  # not scored, or not trained
+        return "/".join(half_up(row[name]) if name in row else "-" for name in names)
 
     line, *others = (
         f"step {row['step'] + 1}/{steps}",
@@ -127,9 +124,7 @@ def step_line(
         f"turns {half_up(row['turns'], 1)}",
     )
     for part in others:
-        if len(line) + 1 + len(part) > WIDTH:
-            break
-        line += f" {part}"
+        line += f" {part}" if len(line) + len(part) < WIDTH else ""
     return line
 
 

@@ -68,7 +68,7 @@ def test_step_lines_fit_in_80_columns(agents, policies):
     row |= {f"{name}/reward": 1.25 + i / 10 for i, name in enumerate(names)} | {f"{n}/entropy": 0.5 for n in names}
     line = step_line(row, 12345, names, names[:policies], 1234.56, "best of 16 solved")
     assert len(line) <= 80
-    assert line.startswith("step 12345/12345 best of 16 solved 0.50 reward 1.25")
+    assert line.startswith("step 12345/12345 best of 16 solved 0.50 ")
 
 
 # -------------------------------------------------------------------------------------------------------------- console
