@@ -12,7 +12,7 @@ from tasks.math_env import extract_answer, math_equal, score_answers
 from tasks.math_text import clean, without_unit
 
 SAMPLES = Path(__file__).parent / "samples"
-EXAMPLES = int(os.environ.get("MATH_EXAMPLES", "40"))  # for a longer search: 20,000 take about ten minutes
+EXAMPLES = int(os.environ.get("MATH_EXAMPLES", "40"))  # a longer search: 40,000 take ten minutes
 
 
 def table(name):
