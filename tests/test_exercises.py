@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.break_it import CHANGES, broken
 from envs import Reward
 from exercises.__main__ import NAMES, main, run, same
 from exercises.e6_tree_and_chains import product as count
@@ -50,6 +51,13 @@ MISTAKES = {
         list(range(len(prompt) + sum(map(len, answers)))),
     ),
 }
+
+
+def test_the_places_that_break_it_changes_are_still_there(tmp_path):
+    for number, (name, _, file, pairs) in enumerate(CHANGES):
+        text = (broken(number, tmp_path / str(number)) / file).read_text(encoding="utf-8")
+        assert (text == (ROOT.parent / file).read_text(encoding="utf-8")) is not bool(pairs), name
+        compile(text, file, "exec")
 
 
 def test_there_are_nine():
