@@ -21,7 +21,7 @@ from statistics import fmean
 HERE = Path(__file__).resolve().parent.parent
 OPTIONS = "--device cpu --report-every 0 --save-every 0 --trees 0 --eval-envs 200"
 COMPARE = "        counts = assign_advantages(groups, config.normalize) | groups_per_turn(groups)\n"
-UPDATE = "        # Update: every policy is trained on its batch.\n"
+UPDATE = "        learned: dict[str, float] = {}\n"  # the first line after the exchange
 # name, ranks, file, (what stands there, what stands there instead) ...
 CHANGES: tuple[tuple[str, int, str, tuple[tuple[str, str], ...]], ...] = (
     ("nothing", 1, "train.py", ()),
