@@ -50,7 +50,7 @@ class Options(Config):
 
 
 # what an evaluation may say beside the options of the run
-FREE = ("source", "team", "envs", "samples", "temperature", "top_p", "merge", "output_dir", *UNTIED)
+FREE: tuple[str, ...] = ("source", "team", "envs", "samples", "temperature", "top_p", "merge", "output_dir", *UNTIED)
 FREE += ("eval_data", "engine", "engine_memory")
 
 

@@ -277,7 +277,8 @@ def load(run: Path) -> Config:
     path = run / "config.json"
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-        saved = Config(**{name: tuple(value) if type(value) is list else value for name, value in values.items()})
+        given: Any = {name: tuple(value) if type(value) is list else value for name, value in values.items()}
+        saved = Config(**given)
         usual = asdict(replace(Config(), ranks=(1,)).resolved())
         odd = [name for name, value in asdict(saved).items() if not _fits(value, usual[name])]
     except FileNotFoundError:

@@ -174,7 +174,7 @@ def input_files(config: Config) -> list[Path]:
 
 def base_files(policies: Mapping[str, Policy]) -> list[Path]:
     """The weights below adapters, where they are in a folder."""
-    folders = {Path(policy.model.name_or_path) for policy in policies.values() if policy.adapted}
+    folders = {Path(str(policy.model.name_or_path)) for policy in policies.values() if policy.adapted}
     return sorted(file for folder in folders for file in folder.glob("*.safetensors"))
 
 

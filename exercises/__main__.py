@@ -40,7 +40,7 @@ def shown(value: Any) -> str:
 def run(name: str, solved: bool) -> bool:
     """Print one line for each check; whether all of them hold."""
     module = importlib.import_module(f"exercises.{name}")
-    print(f"{name[1]}. {module.__doc__.splitlines()[0]}")
+    print(f"{name[1]}. {(module.__doc__ or '').splitlines()[0]}")
     right = True
     try:
         for what, expected, got in module.checks(module.product if solved else module.solution):

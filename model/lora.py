@@ -173,7 +173,8 @@ def read_adapter(model: PreTrainedModel, folder: Path) -> tuple[dict[str, Any], 
                 raise ValueError(f"{name} is {weight.dtype} or has values that are not finite")
         for path, layer in linear_layers(model):
             if path.rpartition(".")[2] in config["target_modules"]:
-                a, b = pairs[path] = tuple(saved.pop(f"base_model.model.{path}.lora_{x}.weight") for x in "AB")
+                a, b = (saved.pop(f"base_model.model.{path}.lora_{x}.weight") for x in "AB")
+                pairs[path] = a, b
                 shapes = (config["r"], layer.in_features), (layer.out_features, config["r"])
                 if (a.shape, b.shape) != shapes:
                     raise ValueError(f"{path} has shapes {[*a.shape]} and {[*b.shape]}, not {shapes} as r says")

@@ -31,7 +31,17 @@ TURNS, LAST = 4, 40  # turns with all kinds of answers, and turns until a level 
 SECONDS = 15.0  # for all of it; a slow environment is played for a shorter time
 SLOW = 0.1  # seconds of a step
 ROLES = ("system", "user", "assistant")  # what chat templates know
-TEXTS = ("", "no answer", "#### [1, 2]", r"\boxed{1}", "```python\nprint(1)\n```", "x" * 5000, "word " * 500, "0", "-1")
+TEXTS: tuple[str, ...] = (
+    "",
+    "no answer",
+    "#### [1, 2]",
+    r"\boxed{1}",
+    "```python\nprint(1)\n```",
+    "x" * 5000,
+    "word " * 500,
+    "0",
+    "-1",
+)
 TEXTS += ("1 2 3 4 5 6 7 8 9", "99999999999999999999", "nan", "inf", "²", "{}", "%s", "é\u2028\n\t😀\x00")
 SAYS_NOTHING = (
     "note: it has no noisy_answer, so there is no warm start: a model from scratch (--model tiny) will learn nothing. "
