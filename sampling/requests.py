@@ -65,10 +65,10 @@ class Generate(Protocol):
 class Stream(Protocol):
     """Requests in flight."""
 
-    in_rounds: bool = False  # True: `collect` answers all that was submitted, so everybody should have submitted before
-    cohorts: int = (
-        1  # groups of environments, each starting one `collect` after another (only where agents act in order)
-    )
+    # True: `collect` answers all that was submitted, so everybody should have submitted before
+    in_rounds: bool = False
+    # groups of environments, each starting one `collect` after another (only where agents act in order)
+    cohorts: int = 1
 
     def submit(self, requests: list[Request]) -> None: ...
 
