@@ -152,22 +152,23 @@ class Config(UpdateConfig):
         """The same with every default that depends on other options."""
         models = by_policy(self.model)
         alone, small = set(models.values()) == {"tiny"}, "tiny" in models.values()
-        given = {pair.partition("=")[0] for pair in self.env_options}
-        boards = SMALL_BOARDS.get(self.task, ()) if small else ()
+        given = [pair.partition("=")[0] for pair in self.env_options]
+        boards = [pair for pair in SMALL_BOARDS.get(self.task, ()) if small and pair.partition("=")[0] not in given]
         name = re.sub(r"[^A-Za-z0-9_]+", "-", Path(self.task).name)
-        lr = (8e-4 if alone else 1e-6) * (10.0 if self.adapter == "lora" else 1.0)
-        tokens = 28 if alone else 512
+        by_model = {
+            "lr": (8e-4 if alone else 1e-6) * (10.0 if self.adapter == "lora" else 1.0),
+            "warm_start": 60 if small else 0,
+            "max_response_tokens": 28 if alone else 512,
+        }
         return replace(
             self,
             task=located(self.task),
-            env_options=(*self.env_options, *(pair for pair in boards if pair.partition("=")[0] not in given)),
+            env_options=(*self.env_options, *boards),
             data=_absolute(self.data),
             eval_data=_absolute(self.eval_data),
             policies=self.policies or (("shared",) if "" in models else ("per_role",)),
-            lr=lr if self.lr is None else self.lr,
-            warm_start=(60 if small else 0) if self.warm_start is None else self.warm_start,
-            max_response_tokens=tokens if self.max_response_tokens is None else self.max_response_tokens,
             output_dir=self.output_dir or f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}",
+            **{name: value for name, value in by_model.items() if getattr(self, name) is BY_MODEL},
         )
 
     def check(self, methods: Container[tuple[str, str, str]] | None = None) -> None:
@@ -176,14 +177,12 @@ class Config(UpdateConfig):
         `methods` are the combinations of --sampling, --grouping and --reward that make sense.
         """
         for field in fields(self):
-            value = getattr(self, field.name)
-            least, most = LIMITS.get(field.name, (0, 2**24))
+            value, most = getattr(self, field.name), MOST.get(field.name, 2**24)
+            least = LEAST.get(field.name, 1 if type(value) is int else 1e-30)
             if type(value) in (int, float) and not least <= value <= most:  # NaN is in no range
                 raise ValueError(f"{option(field.name)} {str(value)[:40]}: {least:.10g} to {most:.10g}")
         if self.steps * self.envs_per_step > 2**24:
-            raise ValueError(
-                f"--steps {self.steps} --envs-per-step {self.envs_per_step}: a seed has {2**24} training levels"
-            )
+            raise ValueError(f"--steps {self.steps} --envs-per-step {self.envs_per_step}: a seed has 2**24 levels")
         if self.task not in TASKS and ":" not in self.task:
             there = f"there are {', '.join(TASKS)}, or your own as file.py:Class"
             raise ValueError(f"--task {self.task}: no such task{nearest(self.task, list(TASKS))}; {there}")
@@ -200,18 +199,10 @@ SMALL_BOARDS = {  # what the tiny model can learn in minutes
     "plan_path": ("rows=6", "cols=6", "blocks=0.12", "max_moves=8", "view=cells"),
     "sokoban": ("max_moves=8",),
 }
-LIMITS: dict[str, tuple[float, float]] = {  # the least and the most that makes sense
-    **dict.fromkeys(("steps", "envs_per_step", "eval_envs", "max_turns", "max_response_tokens", "keep"), (1, 2**20)),
-    **dict.fromkeys(("minibatches", "epochs", "lora_rank", "samples"), (1, 2**12)),
-    "micro_batch_tokens": (0, 2**30),
-    "num_candidates": (2, 2**12),  # two, to have something to compare
-    "seed": (0, 2**16 - 1),  # so that no training level is a held-out one
-    "lr": (1e-30, 1),
-    "clip": (1e-30, 100),
-    "lr_final": (0, 1),
-    "engine_memory": (0.01, 0.99),
-    "top_p": (1e-6, 1),
-}
+# numbers are positive and at most 2**24, apart from these
+MOST = {"seed": 2**16 - 1, "lr": 1, "lr_final": 1, "engine_memory": 0.99, "top_p": 1}
+LEAST = dict.fromkeys(("seed", "alpha", "lr_final", "lr_warmup", "warm_start", "report_every", "save_every"), 0)
+LEAST |= {"trees": 0, "envs": 0, "temperature": 0, "micro_batch_tokens": 0, "num_candidates": 2}
 # options that may change when a run is resumed
 UNTIED = ("steps", "device", "ranks", "sandbox", "track", "save_every", "keep", "resume", "like", "output_dir")
 
@@ -264,10 +255,11 @@ def read(cls: type[C], words: Sequence[str], usual: C) -> C:
 def unchanged(saved: C, words: Sequence[str], free: Sequence[str]) -> C:
     """The options of a run, with what the command line says about the `free` ones. ValueError on any other change."""
     config = read(type(saved), words, saved).resolved()
-    for name, value in asdict(saved).items():
-        same = Path(value).name == Path(config.task).name if name == "task" else getattr(config, name) == value
-        if name not in free and not same:
-            now, then = map(_shown, (getattr(config, name), value))
+    for name, then in asdict(saved).items():
+        now = getattr(config, name)
+        moved = name == "task" and Path(now).name == Path(then).name  # the file of a task
+        if now != then and name not in free and not moved:
+            now, then = (" ".join(map(str, v)) if isinstance(v, tuple) else v for v in (now, then))
             raise ValueError(f"{option(name)} {now}: the run was started with {option(name)} {then}")
     return config
 
@@ -279,16 +271,16 @@ def load(run: Path) -> Config:
         values = json.loads(path.read_text(encoding="utf-8"))
         given: Any = {name: tuple(value) if type(value) is list else value for name, value in values.items()}
         saved = Config(**given)
-        usual = asdict(replace(Config(), ranks=(1,)).resolved())
-        odd = [name for name, value in asdict(saved).items() if not _fits(value, usual[name])]
     except FileNotFoundError:
         raise ValueError(f"{run} holds no run (no config.json)") from None
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{path}: not JSON ({error})") from None
     except (TypeError, AttributeError):
         raise ValueError(f"{path}: another version wrote it; commit 2d69621 is the last that reads old runs") from None
-    if odd:
-        raise ValueError(f"{path}: {odd[0]} cannot be {getattr(saved, odd[0])!r:.40}")
+    usual = asdict(replace(Config(), ranks=(1,)).resolved())
+    for name, value in asdict(saved).items():
+        if not _fits(value, usual[name]):
+            raise ValueError(f"{path}: {name} cannot be {value!r:.40}")
     return replace(saved, output_dir="", resume=False, like="")
 
 
@@ -301,10 +293,6 @@ def _fits(value: Any, usual: Any) -> bool:
 
 def option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
-
-
-def _shown(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _absolute(name: str) -> str:
@@ -343,18 +331,15 @@ def policy_map(config: Config, agents: Sequence[str]) -> dict[str, str]:
 
     A role is a kind of agent: `reasoner_1` and `reasoner_2` of an ensemble share the policy `reasoner`.
     """
-    values = config.policies
-    if values == ("shared",):
+    if config.policies == ("shared",):
         return dict.fromkeys(agents, "shared")
-    if values == ("per_role",):
+    if config.policies == ("per_role",):
         return {agent: re.sub(r"_\d+$", "", agent) for agent in agents}
-    pairs = dict(value.split("=", 1) for value in values if value.count("=") == 1)
-    if len(pairs) != len(values) or set(pairs) != set(agents) or not all(n.isidentifier() for n in pairs.values()):
-        raise ValueError(
-            f"--policies {' '.join(values)}: give shared, per_role, or agent=policy once for each of "
-            f"{', '.join(agents)}"
-        )
-    return {agent: pairs[agent] for agent in agents}
+    pairs = [value.partition("=")[::2] for value in config.policies]
+    if sorted(agent for agent, _ in pairs) != sorted(agents) or not all(name.isidentifier() for _, name in pairs):
+        how = f"give shared, per_role, or agent=policy once for each of {', '.join(agents)}"
+        raise ValueError(f"--policies {' '.join(config.policies)}: {how}")
+    return {agent: dict(pairs)[agent] for agent in agents}
 
 
 def by_policy(values: Sequence[str]) -> dict[str, str]:
@@ -371,8 +356,9 @@ def sources(config: Config, policies: Sequence[str]) -> dict[str, str]:
     found = by_policy(config.model)
     if "" in found:
         return dict.fromkeys(policies, found[""])
-    if odd := [*(name for name in found if name not in policies), *(name for name in policies if name not in found)]:
-        what = f"no policy {odd[0]}{nearest(odd[0], policies)}" if odd[0] in found else f"no model for {odd[0]}"
-        there = f"the policies are {', '.join(policies)} (--policies)"
-        raise ValueError(f"--model {' '.join(config.model)}: {what}; {there}")
+    for name in {**found, **dict.fromkeys(policies)}:
+        if name not in policies or name not in found:
+            what = f"no model for {name}" if name in policies else f"no policy {name}{nearest(name, policies)}"
+            there = f"the policies are {', '.join(policies)} (--policies)"
+            raise ValueError(f"--model {' '.join(config.model)}: {what}; {there}")
     return {name: found[name] for name in policies}

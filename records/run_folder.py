@@ -12,14 +12,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any
 
 from options import Config, option
 
 if TYPE_CHECKING:
     from distributed.world import World
-
-T = TypeVar("T")
 
 
 @contextmanager
@@ -42,9 +40,8 @@ def open_run(config: Config, world: World) -> Iterator[Path]:
             if not config.resume and (folder / "config.json").exists():
                 raise ValueError(f"--output-dir {folder} already holds a run: add --resume, or name another folder")
             folder.mkdir(parents=True, exist_ok=True)
-            for path in folder.rglob("*"):
-                if path.is_symlink():  # what is written there would land somewhere else
-                    raise ValueError(f"{path} is a link, and a run folder holds its own files only: remove it")
+            if links := [path for path in folder.rglob("*") if path.is_symlink()]:
+                raise ValueError(f"{links[0]} is a link, and what is written there lands somewhere else: remove it")
             lock(held.enter_context(open(folder / ".lock", "a+", encoding="utf-8")), folder)
 
         on_main(world, take)
@@ -57,7 +54,7 @@ def lock(file: IO[str], folder: Path) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        owner = file.read(80).strip()
+        owner = file.read(80)
         raise ValueError(f"--output-dir {folder}: a training is running there ({owner}); name another folder") from None
     except OSError as error:  # some network file systems have no locks
         print(f"note: {folder} cannot be locked ({error}); start nothing else there", flush=True)
@@ -66,8 +63,8 @@ def lock(file: IO[str], folder: Path) -> None:
     file.flush()
 
 
-def on_main(world: World, action: Callable[[], T]) -> T | None:
-    """Rank 0 does something; what it refuses is refused by all ranks, with the same ValueError."""
+def on_main(world: World, action: Callable[[], Any]) -> Any:
+    """What rank 0 does, and None on the others; what it refuses is refused by all, with the same ValueError."""
     problem = result = None
     if world.main:
         try:
@@ -156,11 +153,6 @@ def _object(text: str, place: str, needs: Iterable[str] = ()) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------------------- checkpoints
 
 
-def checkpoints(run: Path) -> list[Path]:
-    """The checkpoints of a run folder, oldest first."""
-    return sorted((path for path in (run / "checkpoints").glob("step-*") if is_checkpoint(path)), key=step_of)
-
-
 def is_checkpoint(path: Path) -> bool:
     return bool(re.fullmatch(r"step-\d{6,12}", path.name)) and path.parent.name == "checkpoints" and path.is_dir()
 
@@ -169,15 +161,20 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("step-"))
 
 
+def checkpoints(run: Path) -> list[Path]:
+    """The checkpoints of a run folder, oldest first."""
+    return sorted(filter(is_checkpoint, (run / "checkpoints").glob("step-*")), key=step_of)
+
+
 def latest_checkpoint(run: Path) -> Path:
-    """The checkpoint that `latest` names; without that file the newest. ValueError when there is none."""
-    pointer, found = run / "checkpoints" / "latest", checkpoints(run)
+    """The checkpoint that `latest` names. ValueError when there is none."""
+    pointer, found = run / "checkpoints" / "latest", {path.name: path for path in checkpoints(run)}
     if not found:
         raise ValueError(f"{run}: no complete checkpoint in its folder checkpoints/")
-    name = pointer.read_text(encoding="utf-8", errors="replace").strip() if pointer.exists() else found[-1].name
-    if name not in [path.name for path in found]:
-        raise ValueError(f"{pointer}: names no checkpoint; there are {', '.join(path.name for path in found)}")
-    return pointer.parent / name
+    name = pointer.read_text(encoding="utf-8", errors="replace").strip()
+    if name not in found:
+        raise ValueError(f"{pointer}: names no checkpoint; there are {', '.join(found)}")
+    return found[name]
 
 
 def locate(source: str) -> Path | None:
@@ -209,7 +206,6 @@ def policy_folder(checkpoint: Path, agents: Iterable[str]) -> Path:
     roles = {re.sub(r"_\d+$", "", agent) for agent in agents}
     names = there if len(there) == 1 else [name for name in there if roles == {name}]
     if not names:
-        raise ValueError(
-            f"{checkpoint}: no policy there plays {', '.join(agents)}; name one of {', '.join(there)} by its folder"
-        )
+        how = f"name one of {', '.join(there)} by its folder"
+        raise ValueError(f"{checkpoint}: no policy there plays {', '.join(agents)}; {how}")
     return checkpoint / names[0]

@@ -299,7 +299,7 @@ def test_the_first_line_comes_before_torch():
         ("--task math", "--data"),
         ("--data x.jsonl", "--data x.jsonl"),
         ("--like missing", "missing holds no run (no config.json)"),
-        ("--steps 65536 --envs-per-step 257", "--steps 65536 --envs-per-step 257: a seed has 16777216 training levels"),
+        ("--steps 65536 --envs-per-step 257", "--steps 65536 --envs-per-step 257: a seed has 2**24 levels"),
         *((f"{option} {value}", f"{option} {value}: ") for option, value in OUT_OF_RANGE),
     ],
 )
