@@ -20,7 +20,7 @@ import tyro
 
 from distributed.world import start
 from options import UNTIED, Config, Text, Words, by_policy, errors_in_one_line, load, read, unchanged
-from prepare import base_files, first_models, held_out, input_files, levels_of, make_team, saved_models, scoring_pool
+from prepare import first_models, held_out, input_files, levels_of, make_team, saved_models, scoring_pool
 from records.console import half_up
 from records.log import say
 from records.run_folder import check_pins, is_checkpoint, locate
@@ -87,7 +87,7 @@ def load_team(argv: Sequence[str]) -> tuple[str, Options, Levels, Team]:
     weights = saved_models(checkpoint) if checkpoint else first_models(config, levels, world)
     team = make_team(config, levels.held_out_env.agents, world, weights)
     if checkpoint:
-        check_pins(checkpoint.parents[1], [*input_files(replace(config, data="")), *base_files(team.policies)])
+        check_pins(checkpoint.parents[1], input_files(replace(config, data=""), team.policies))
     return checkpoint.name if checkpoint else " ".join(config.model), config, levels, team
 
 

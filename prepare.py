@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import inspect
 import json
 import os
@@ -23,19 +22,9 @@ from model.loading import load_model
 from model.lora import load_whole
 from model.policy import LogProbs, Policy, make_policy
 from options import Config, policy_map, sources
+from records import run_folder
 from records.checkpoint import load_optimizers, save_checkpoint
 from records.log import LEVELS, Log, say
-from records.run_folder import (
-    check_pins,
-    latest_checkpoint,
-    locate,
-    on_main,
-    pin,
-    policy_folder,
-    read_rows,
-    step_of,
-    write_text,
-)
 from records.stop import Stop, Stopped
 from records.track import make_tracker
 from rollout import Evaluation, evaluate
@@ -64,8 +53,10 @@ class Run:
 
     def first_evaluation(self) -> float:
         """Held-out success before training: played now, or the first row of the evaluations of a resumed run."""
-        rows = read_rows(self.log.run / "evaluations.jsonl", ["success"]) if self.config.resume else []
-        if rows:
+        if self.config.resume:
+            path = self.log.run / "evaluations.jsonl"
+            if not (rows := run_folder.read_rows(path, ["success"])):
+                raise ValueError(f"{path}: the evaluation before training is missing")
             return rows[0]["success"]
         self.log.say("first evaluation: held-out environments, played greedily before training")
         before = self.evaluate(0)
@@ -97,8 +88,8 @@ class Run:
         self.saved = step
 
     def write_config(self) -> None:
-        if self.team.world.main:
-            write_text(self.log.run / "config.json", json.dumps(asdict(self.config), indent=1))
+        text = json.dumps(asdict(self.config), indent=1)
+        run_folder.on_main(self.team.world, lambda: run_folder.write_text(self.log.run / "config.json", text))
 
 
 def prepare(config: Config, world: World, folder: Path, stop: Stop) -> Run:
@@ -107,15 +98,15 @@ def prepare(config: Config, world: World, folder: Path, stop: Stop) -> Run:
     small = world.device == "cpu" and set(config.model) == {"tiny"}
     if small:
         torch.set_num_threads(1)  # to sample: two gain little, and wait for each other where a neighbour is busy
-    checkpoint = latest_checkpoint(folder) if config.resume else None
-    done = step_of(checkpoint) if checkpoint else 0
+    checkpoint = run_folder.latest_checkpoint(folder) if config.resume else None
+    done = run_folder.step_of(checkpoint) if checkpoint else 0
     if done > config.steps:
         raise ValueError(f"--steps {config.steps}: {folder} has done {done} already")
     levels = levels_of(config)
     pool, agents = scoring_pool(config, levels), levels.training_env.agents
     if config.task not in TASKS and (mistakes := check(levels.training_env.copy, config.task)):
         raise ValueError(f"--task {config.task}: {mistakes[0]} (python -m tools.check {config.task} lists all)")
-    track = on_main(world, lambda: make_tracker(config.track, folder, asdict(config), done))
+    track = run_folder.on_main(world, lambda: make_tracker(config.track, folder, asdict(config), done))
     if config.engine == "vllm":  # while the model is loaded and warmed up
         import_ahead(world.device)
     weights = saved_models(checkpoint) if checkpoint else first_models(config, levels, world)
@@ -124,8 +115,8 @@ def prepare(config: Config, world: World, folder: Path, stop: Stop) -> Run:
         for policy in team.policies.values():
             policy.threads = None  # the first update looks how many it takes; a resumed run has it in its checkpoint
     save_bases(team.policies, folder)
-    inputs = {*input_files(config), *(file for part in world.gather(base_files(team.policies)) for file in part)}
-    on_main(world, lambda: (check_pins if config.resume else pin)(folder, inputs))
+    inputs = {file for part in world.gather(input_files(config, team.policies)) for file in part}
+    run_folder.on_main(world, lambda: (run_folder.check_pins if config.resume else run_folder.pin)(folder, inputs))
     log = Log(
         folder, world, config, agents, list(team.ranks_of), team.decode,
         lambda step, i: levels.training(config.seed, step, i, config.envs_per_step), levels.held_out, track,
@@ -142,7 +133,6 @@ def prepare(config: Config, world: World, folder: Path, stop: Stop) -> Run:
         prompt = team.decode_prompt(agents[0], team.encode(agents[0], env.observe(agents[0])))
         log.say(f"the first prompt, as the model sees it:\n{prompt}")
         log.clear()
-    gc.freeze()  # a million objects of the libraries stay: garbage collection need not look at them every time
     return run
 
 
@@ -164,18 +154,14 @@ def scoring_pool(config: Config, levels: Levels) -> Executor | None:
     return ThreadPoolExecutor(threads) if levels.training_env.slow_scoring else None
 
 
-def input_files(config: Config) -> list[Path]:
-    """The files that a run is made from: its problems, and the file of a task of one's own."""
+def input_files(config: Config, policies: Mapping[str, Policy]) -> list[Path]:
+    """The files that a run is made from: its problems, the file of a task of one's own, the weights below adapters."""
     files = [Path(name) for name in (config.data, config.eval_data)]
     if config.task not in TASKS:
         files.append(Path(inspect.getfile(task_class(config.task))))
+    for policy in policies.values():
+        files += Path(str(policy.model.name_or_path)).glob("*.safetensors") if policy.adapted else []
     return [file for file in files if file.is_file()]
-
-
-def base_files(policies: Mapping[str, Policy]) -> list[Path]:
-    """The weights below adapters, where they are in a folder."""
-    folders = {Path(str(policy.model.name_or_path)) for policy in policies.values() if policy.adapted}
-    return sorted(file for folder in folders for file in folder.glob("*.safetensors"))
 
 
 def held_out(
@@ -250,16 +236,13 @@ def make_engines(config: Config, policies: dict[str, Policy]) -> dict[str, Engin
         parts = [(key, architecture[key]) for key in sorted({*architecture} - NAMES)]
         kinds[name] = str(parts + sorted(policy.stop_ids))
     engines: dict[str, Engine] = {}
-    for name, policy in policies.items():
-        if kinds[name] in engines:
-            continue
+    for kind, policy in {kinds[name]: policies[name] for name in reversed(kinds)}.items():  # the first of each kind
         if config.engine == "vllm":  # a large engine leaves the GPU to the update, which two cannot take turns in
             large = sum(shape.numel() for shape in policy.shapes.values()) >= SLEEPS and len({*kinds.values()}) == 1
-            sleep = large and alone_on_the_gpu()
-            made: Engine = VllmEngine(policy, config.max_response_tokens, memory=config.engine_memory, sleep=sleep)
+            sleep, limit = large and alone_on_the_gpu(), config.max_response_tokens
+            engines[kind] = VllmEngine(policy, limit, memory=config.engine_memory, sleep=sleep)
         else:
-            made = TransformersEngine(policy, config.max_response_tokens)
-        engines[kinds[name]] = made
+            engines[kind] = TransformersEngine(policy, config.max_response_tokens)
     return {name: engines[kind] for name, kind in kinds.items()}
 
 
@@ -301,19 +284,17 @@ def first_models(config: Config, levels: Levels, world: World) -> Load:
     """How the policies start: as `--model` says, warm-started once for all that start from the same model.
 
     Policies of runs are not warm-started, and in a team with the tiny model only that one is: it alone has no idea of
-    how to answer. All ranks call it. ValueError on a policy without a model, and on a run that has no policy for these
-    agents.
+    how to answer. All ranks call it. ValueError on a policy without a model.
     """
     policy_of = policy_map(config, levels.training_env.agents)
     folders = sources(config, list(dict.fromkeys(policy_of.values())))
-    given, saved = dict.fromkeys(folders.values()), {}
+    models = [source for source in dict.fromkeys(folders.values()) if not run_folder.locate(source)]
     for name, source in folders.items():
-        if checkpoint := locate(source):
+        if checkpoint := run_folder.locate(source):  # a policy of a run
             agents = [agent for agent, owner in policy_of.items() if owner == name]
-            saved[source] = folders[name] = str(policy_folder(checkpoint, agents))
-            run = Path(folders[name]).parents[2]
-            check_pins(run, (run / "bases").rglob("*.safetensors"))
-    models = [source for source in given if source not in saved]
+            part = run_folder.policy_folder(checkpoint, agents)
+            run_folder.check_pins(part.parents[2], (part.parents[2] / "bases").rglob("*.safetensors"))
+            folders[name] = str(part)
     imitating = [source for source in models if source == "tiny"] or (models if config.warm_start else [])
     loaded = {source: warm_started(source, config, levels, world) for source in imitating}
     # what anybody can load by its name: the run need not keep a copy (`save_bases`)

@@ -213,10 +213,19 @@ def test_a_file_of_another_kind_is_named(copy, name, text):
         assert str(copy / "checkpoints") in refuses(evaluate.main, copy)
 
 
-@pytest.mark.parametrize("name", ["optimizer.safetensors", "model.safetensors", "config.json"])
-def test_a_file_that_is_missing_is_named(copy, name):
-    (copy / NEWEST / "shared" / name).unlink()
-    assert str(copy / NEWEST / "shared") in refuses(train.main, *resume(copy, "--steps", 4))
+@pytest.mark.parametrize(
+    "name",
+    [
+        "evaluations.jsonl",
+        "inputs.json",
+        *(f"{NEWEST}/shared/{kind}" for kind in ("optimizer.safetensors", "config.json")),
+    ],
+)
+def test_a_file_that_is_missing_is_named_and_nothing_is_lost(copy, name):
+    (copy / name).unlink()
+    before = files(copy / "checkpoints")
+    assert str((copy / name).parent) in refuses(train.main, *resume(copy, "--steps", 4))
+    assert files(copy / "checkpoints") == before
 
 
 def test_a_log_without_the_step_of_each_row_is_not_cut(tmp_path):
