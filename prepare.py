@@ -31,7 +31,7 @@ from rollout import Evaluation, evaluate
 from sampling.engine import Engine
 from sampling.team import Team
 from sampling.transformers_engine import TransformersEngine
-from sampling.vllm_engine import VllmEngine, import_ahead
+from sampling.vllm_engine import VllmEngine, alone_on_the_gpu, import_ahead
 from tasks import sandbox
 from tasks.levels import HELD_OUT_SEEDS, Levels, make_levels
 from tasks.registry import task_class
@@ -244,14 +244,6 @@ def make_engines(config: Config, policies: dict[str, Policy]) -> dict[str, Engin
         else:
             engines[kind] = TransformersEngine(policy, config.max_response_tokens)
     return {name: engines[kind] for name, kind in kinds.items()}
-
-
-def alone_on_the_gpu() -> bool:
-    """Whether no other process has memory here: vLLM counts what all use, and fails if that grows while it sleeps."""
-    if not torch.cuda.is_available():
-        return True
-    free, total = torch.cuda.mem_get_info()
-    return total - free - torch.cuda.memory_reserved() < 2 * 2**30  # the context of this process takes less
 
 
 def saved_models(checkpoint: Path) -> Load:

@@ -180,6 +180,14 @@ def device_options(device: torch.device) -> dict[str, Any]:
     return {"enforce_eager": True, "enable_chunked_prefill": False}
 
 
+def alone_on_the_gpu() -> bool:
+    """Whether no other process has memory here: vLLM counts what all use, and fails if that grows while it sleeps."""
+    if not torch.cuda.is_available():
+        return True
+    free, total = torch.cuda.mem_get_info()
+    return total - free - torch.cuda.memory_reserved() < 2 * 2**30  # the context of this process takes less
+
+
 def import_ahead(device: str) -> None:
     """Begin to import vllm, which takes ten seconds. Whoever needs it waits until it is done, and gets the error."""
 
