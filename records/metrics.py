@@ -87,8 +87,8 @@ def groups_per_turn(groups: Mapping[Hashable, Sequence[Sample]]) -> dict[str, in
 
 
 def alarms(row: Mapping[str, Any], policies: Sequence[str]) -> list[str]:
-    """What a person should know about this step. A team that solves its levels may well have few groups to learn from:
-    late in the default run nine of ten have no signal, because all K answers are right.
+    """What a person should know about this step. A team that solves its levels may well have few groups to learn from,
+    because all K answers are right: that is no alarm.
     """
     found = []
     if row["groups/dead_share"] > NO_SIGNAL and row["solved"] < 0.5:

@@ -44,7 +44,7 @@ def test_a_part_that_has_one_of_our_names_replaces_nothing():
         ({}, []),
         ({"groups/dead_share": 0.8}, ["80% of the groups have no signal"]),
         ({"groups/dead_share": 0.7}, []),
-        ({"groups/dead_share": 0.95, "solved": 0.98}, []),  # the end of the default run: nearly all levels are solved
+        ({"groups/dead_share": 0.95, "solved": 0.98}, []),  # nearly all levels are solved
         ({"p/logprob_gap": 0.5}, ["policy p: engine and trainer differ by 0.50 nats a token"]),
     ],
 )
