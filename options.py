@@ -315,6 +315,8 @@ def errors_in_one_line(command: str) -> Iterator[None]:
     """What is wrong with options, files, packages or memory ends a command with one line and exit code 1."""
     try:
         yield
+    except KeyboardInterrupt:
+        sys.exit(130)
     except Exception as error:
         if not (isinstance(error, (ValueError, OSError, ImportError)) or out_of_memory(error)):
             raise

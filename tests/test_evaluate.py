@@ -105,11 +105,6 @@ def test_a_model_folder_is_the_team_of_its_run(run, capsys):
     ]
 
 
-def test_greedy_samples_are_refused(run):
-    assert "--samples 4" in refuses(run, "--samples", 4)
-    assert "--temperature" in refuses(run, "--samples", 2, "--temperature", 0)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -122,6 +117,7 @@ def test_greedy_samples_are_refused(run):
         ("--temperature nan", "--temperature nan: "),
         ("--top-p 0", "--top-p 0.0: "),
         ("--top-p 0.5", "--top-p 0.5 needs --temperature"),
+        ("--samples 4", "--samples 4 needs --temperature"),
         ("--engine-memory 1", "--engine-memory 1.0: "),
         ("--engine magic", "'magic' for argument '--engine'"),
     ],
@@ -142,13 +138,6 @@ def test_a_run_without_checkpoint_is_named(run, tmp_path):
     (tmp_path / "checkpoints").mkdir()
     shutil.copy(run / "config.json", tmp_path)
     assert f"{tmp_path}: no complete checkpoint" in refuses(tmp_path)
-
-
-def test_options_that_do_not_exist_are_named(tmp_path, capsys):
-    with pytest.raises(SystemExit) as exit_:
-        evaluate.main([str(tmp_path), "--tsak", "sudoku"])
-    assert exit_.value.code not in (0, None)
-    assert "--tsak" in f"{exit_.value.code}{capsys.readouterr().err}"
 
 
 # --------------------------------------------------------------------------------------- every task with every workflow

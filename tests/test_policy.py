@@ -132,7 +132,7 @@ def test_a_loaded_policy_goes_on_like_the_saved_one(tmp_path):
 
 
 def test_moments_in_eight_bits_train_and_go_on_from_a_checkpoint(tmp_path):
-    """Of weights of at least 4,096 numbers (torchao). Close to plain AdamW, exact after loading."""
+    """Of weights of at least 4,096 numbers (torchao). Close to plain AdamW; a checkpoint rounds them once more."""
     pytest.importorskip("torchao.optim")
     samples = [make_sample(float(i), [5, 6], [7 + i, 2]) for i in range(3)]
     assign_advantages(group_samples(samples))
@@ -163,7 +163,8 @@ def test_moments_in_eight_bits_train_and_go_on_from_a_checkpoint(tmp_path):
         load_optimizers(folder, {"p": loaded})
         for policy in (small, loaded):
             train(policy, 1)
-        assert all(torch.equal(value, weights_of(loaded)[name]) for name, value in weights_of(small).items())
+        for name, value in weights_of(small).items():
+            torch.testing.assert_close(weights_of(loaded)[name], value, atol=3e-4, rtol=0)  # a step is 1e-3
         kept.scale[0] = float("nan")
         with pytest.raises(FloatingPointError, match=r"exp_avg of model\.layers\.0\.mlp\.up_proj"):
             small.check_finite()

@@ -369,7 +369,7 @@ def test_out_of_memory_names_what_to_lower(copy, monkeypatch):
         assert option in message
 
 
-@pytest.mark.parametrize(("step", "words"), [("sys.exit(0)", "Echo.step called sys.exit"), ("raise KeyError", "")])
+@pytest.mark.parametrize(("step", "words"), [("sys.exit(0)", "Echo.step called sys.exit"), ("raise KeyError(1)", "1")])
 def test_a_task_that_exits_or_fails_is_no_success(own, step, words):
     with pytest.raises((RuntimeError, ValueError, KeyError), match=words):
         train.main(own(step))
@@ -622,7 +622,6 @@ def test_an_engine_can_be_chosen_for_a_run_and_nothing_else(three, monkeypatch):
     refuses(evaluate.main, three)
     refuses(evaluate.main, "some/model", "--engine", "vllm", "--engine-memory", "0.7", "--max-turns", "4")
     assert seen == [("vllm", 0.5, 2), ("transformers", 0.3, 2), ("vllm", 0.7, 4)]
-    assert "--max-turns 3: the run was started with --max-turns 2" in refuses(evaluate.main, three, "--max-turns=3")
 
 
 def test_top_p_samples_from_the_likeliest_tokens_only():
@@ -643,8 +642,7 @@ def test_top_p_samples_from_the_likeliest_tokens_only():
     assert engine([request], 3, 1.0, 1e-6)[0][0].ids == engine([request], 1, 0.0)[0][0].ids
 
 
-def test_top_p_and_samples_need_a_temperature(three, capsys):
-    assert "--top-p 0.5 needs --temperature" in refuses(evaluate.main, three, "--top-p", "0.5")
+def test_top_p_and_samples_go_together(three, capsys):
     evaluate.main([str(three), "--envs", "3", "--top-p", "0.5", "--temperature", "1", "--samples", "2"])
     assert "(n=3, se " in capsys.readouterr().out.strip().splitlines()[-1]
 

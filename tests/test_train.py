@@ -366,10 +366,6 @@ def test_a_run_of_another_version_is_refused_in_one_line(three_steps, tmp_path):
         assert str(tmp_path) in refuses("--resume", "--output-dir", str(tmp_path))
 
 
-def test_resuming_nothing_is_refused(tmp_path):
-    assert str(tmp_path) in refuses(*SMALL, "--output-dir", str(tmp_path), "--resume")
-
-
 def test_ranks_of_a_machine_share_its_cores(monkeypatch):
     config = parse(["--env-options", "tool=python"])
     monkeypatch.setattr("os.cpu_count", lambda: 12)
@@ -395,20 +391,11 @@ AGENTS = ("tool_user", "planner")
         (["per_role"], {"tool_user": "tool_user", "planner": "planner"}),
         (["planner=p", "tool_user=q"], {"tool_user": "q", "planner": "p"}),
         (["planner=one", "tool_user=one"], {"tool_user": "one", "planner": "one"}),
+        (["per_role"], {"reasoner_1": "reasoner", "reasoner_2": "reasoner", "judge": "judge"}),  # a role is a kind
     ],
 )
 def test_the_map_of_policies(values, expected):
-    assert policy_map(Config(policies=tuple(values)), AGENTS) == expected
-
-
-def test_agents_of_a_kind_share_the_policy_of_their_role():
-    agents = ("reasoner_1", "reasoner_2", "tool_user_1", "judge")
-    assert list(policy_map(Config(policies=("per_role",)), agents).values()) == [
-        "reasoner",
-        "reasoner",
-        "tool_user",
-        "judge",
-    ]
+    assert policy_map(Config(policies=tuple(values)), list(expected)) == expected
 
 
 @pytest.mark.parametrize(
