@@ -19,6 +19,8 @@ from distributed import world
 from envs import make_env
 from model import tiny
 from model.policy import make_policy
+from options import SMALL_BOARDS
+from tasks.levels import parse_pairs
 
 ROOT = Path(__file__).parent.parent
 OPTIONS = (
@@ -177,7 +179,7 @@ def test_a_death_ends_the_others_whatever_they_do(monkeypatch, grace, work, code
 
 def save_model(folder):
     """A warm-started Qwen3 whose heads are large enough for vLLM's CPU kernels; returns the options of its board."""
-    tokenizer, board = tiny.build_tokenizer(), tiny.BOARDS["plan_path"]
+    tokenizer, board = tiny.build_tokenizer(), parse_pairs("plan_path", SMALL_BOARDS["plan_path"])
     end, sizes = tokenizer.eos_token_id, {"hidden_size": 64, "intermediate_size": 128, "head_dim": 32}
     config = Qwen3Config(
         vocab_size=len(tokenizer), num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2, **sizes,
@@ -189,7 +191,7 @@ def save_model(folder):
     level = lambda seed: make_env("plan_path", "mas", **board).reset(seed=seed)  # noqa: E731
     tiny.warm_start(policy, level, steps=60, turns=2, seed=0)
     policy.save(folder)
-    return [f"{key}={value}" for key, value in board.items()]
+    return SMALL_BOARDS["plan_path"]
 
 
 @pytest.mark.vllm
