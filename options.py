@@ -156,6 +156,7 @@ class Config(UpdateConfig):
         boards = [pair for pair in SMALL_BOARDS.get(self.task, ()) if small and pair.partition("=")[0] not in given]
         name = re.sub(r"[^A-Za-z0-9_]+", "-", Path(self.task).name)
         by_model: dict[str, Any] = {
+            # of an adapter few numbers move, and B starts at 0: ten times the rate of full weights
             "lr": (8e-4 if alone else 1e-6) * (10.0 if self.adapter == "lora" else 1.0),
             "warm_start": 60 if small else 0,
             "max_response_tokens": 28 if alone else 512,

@@ -23,7 +23,6 @@ from distributed.shard import full, full_weights
 from model.loading import load_model, refusing
 
 ALPHA = 32  # scale = ALPHA / rank, so that the best learning rate hardly depends on the rank
-FASTER = 10.0  # default learning rate over that of full weights: few numbers move, and B starts at 0
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 NO_MATTER = {"lora_dropout", "task_type", "inference_mode", "auto_mapping", "peft_version", "base_model_name_or_path"}
 
