@@ -54,7 +54,7 @@ class Plan:
         """The folder of every training with every seed, and its options of train.py."""
         names = dict.fromkeys(name for rows in self.tables.values() for row in rows for name in row.trainings)
         found = {}
-        for name, seed in ((name, seed) for name in names for seed in self.seeds):
+        for seed, name in ((seed, name) for seed in self.seeds for name in names):  # whole seeds first
             folder = run_folder(self.folder, name, seed)
             options = [*COMMON.split(), *options_of(name, self.steps, self.agents)]
             found[folder] = [*self.words, *options, "--seed", str(seed), "--output-dir", str(folder)]
@@ -80,7 +80,7 @@ def make_plan(own: argparse.Namespace, words: Sequence[str]) -> Plan:
     name = "" if config.task == "plan_path" else f"-{config.task.rpartition(':')[2]}"
     folder = Path(own.output_dir or f"runs/experiments{name}{'-quick' * own.quick}")
     seeds, steps = ([0, 1], 20) if own.quick else ([0, 1, 2, 3, 4], 60)
-    tables = {table: [row for row in TABLES[table] if fits(row)] for table in own.tables}
+    tables = {table: rows for table in own.tables if (rows := [row for row in TABLES[table] if fits(row)])}
     return Plan(folder, own.seeds or seeds, own.steps or steps, tables, words, len(team))
 
 

@@ -110,6 +110,8 @@ TABLES = {
     "roles": [
         Method("roles trained alone, then combined", "tool_user_alone", team=_alone(), quick=True),
         Method("policies of the roles swapped", "per_role", team=_swapped("per_role"), quick=True),
+    ],
+    "sight": [  # roles once more, where the planner sees only the cells around it
         Method("short sight: single agent + tree", "near_single"),
         Method("short sight: shared policy", "near_shared"),
         Method("short sight: policy per role", "near_per_role"),

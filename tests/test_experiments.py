@@ -83,7 +83,7 @@ def test_quick_has_the_methods_and_options_go_to_all_trainings():
     own = Namespace(quick=True, tables=list(TABLES), seeds=None, steps=None, output_dir=None)
     quick = make_plan(own, ["--task", "sokoban"])
     assert (quick.folder, quick.seeds, quick.steps) == (Path("runs/experiments-sokoban-quick"), [0, 1], 20)
-    assert {name: len(part) for name, part in quick.tables.items()} == dict(methods=8, roles=2, ablations=1, credit=0)
+    assert {name: len(part) for name, part in quick.tables.items()} == dict(methods=8, roles=2, ablations=1)
     assert all(words[:2] == ["--task", "sokoban"] for words in quick.runs.values())
     labels = [row.label for part in make_plan(Namespace(**{**vars(own), "quick": False}), ["--task", "sokoban"]).tables
               .values() for row in part]  # fmt: skip
