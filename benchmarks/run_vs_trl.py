@@ -126,7 +126,7 @@ def run_trl(args: argparse.Namespace, folder: Path) -> None:
     rows = []
     for step in range(args.steps):
         for number in range(args.prompts):
-            env = levels.training(0, step * args.prompts + number)
+            env = levels.training(0, step, number, args.prompts)
             rows.append({"prompt": env.observe(env.agents[0]), "gold": env.problem.answer})
 
     def reward(completions: list, gold: list[str], **_) -> list[float]:
