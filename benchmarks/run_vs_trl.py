@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -79,7 +80,8 @@ def side_by_side(side: str, args: argparse.Namespace) -> dict:
 
 def watch(peak: list[float], over: threading.Event, device: str) -> None:
     """Keep the largest amount of memory in use on the card, GB."""
-    query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    card = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
+    query = ["nvidia-smi", "-i", card, "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     while device == "cuda" and not over.wait(0.5):
         used = subprocess.run(query, capture_output=True, text=True, check=False).stdout.split()
         peak[0] = max(peak[0], *(int(number) / 1024 for number in used))
