@@ -2,18 +2,14 @@
 
 The format is detected from the fields of a row: APPS, CodeContests, LiveCodeBench, and plain JSONL: {"question",
 "tests": [{"input", "output"} | {"fn_name", "args", "expected"}], "examples", "solutions", "given"}. HumanEval, MBPP and
-MBPP+ become plain JSONL once, by `python -m tools.fetch`. Several right answers: a test lists the others under
-"accept". Data sets do not mark such problems, so filter them before use.
-
-A row is read as it stands or not at all: a ValueError names source, row and what was wrong.
+MBPP+ become plain JSONL once, by `python -m tools.fetch`. A row is read as it stands or not at all.
 """
 
 from __future__ import annotations
 
 import base64
-import io
 import json
-import pickle
+import pickletools
 import reprlib
 import warnings
 import zlib
@@ -25,6 +21,8 @@ from typing import Any
 from tasks.code_values import NOT_DATA, from_data, to_data
 from tasks.data import Row, read_json, read_rows
 from tasks.sandbox import OUTPUT
+
+UNREADABLE = (*NOT_DATA, AttributeError, zlib.error)  # what a malformed row raises
 
 
 class Test(dict[str, Any]):
@@ -48,42 +46,35 @@ class Problem:
     given: str = ""
 
 
-# ---------------------------------------------------------------------------------------------------------------- tests
-
-
 def normal_tests(tests: Iterable[Any]) -> list[Test]:
-    """Tests of one program in their normal form. ValueError for a mixture of functions, or of both kinds."""
-    found = [test if type(test) is Test else normal_test(test) for test in tests]
+    """Tests of one program in their normal form: {"input": text, "output": text} for programs that read standard input;
+    {"fn_name", "args": list, "expected"} for functions and methods of `class Solution`, or as text, one JSON value a
+    line, under "args" or "input" and "output".
+
+    "accept" lists other right answers. A call may have "given", code that stands before the program; "atol", a
+    tolerance of floats; "compare", "set" where only the items count and "truth" where only truth does; "exact", true
+    when its values are written as by `to_data`.
+
+    ValueError for anything else, for a mixture, and for an answer longer than what a program may write.
+    """
+    found = [test if type(test) is Test else _normal(test) for test in tests]
     if len({test.get("fn_name") for test in found}) > 1:
         raise ValueError("tests of one program must be all of one function or all of programs")
     return found
 
 
-def normal_test(test: Any) -> Test:
-    """{"input": text, "output": text} for programs that read standard input; {"fn_name", "args": list, "expected"} for
-    functions and methods of `class Solution`, or as text, one JSON value a line, under "args" or "input" and "output".
-
-    "accept" lists other right answers. A call may have "given", code that stands before the program; "atol", a
-    tolerance of floats; "compare", "set" where only the items count and "truth" where only truth does; "exact", true
-    when its values are written as by `to_data`. ValueError for anything else, and for an answer longer than what a
-    program may write.
-    """
+def _normal(test: Any) -> Test:
     try:
-        if not isinstance(test.get("accept", []), (list, tuple)):
-            raise ValueError("'accept' must be a list")
-        normal = _call(test) if "fn_name" in test else _run(test)
+        normal = _call(test) if "fn_name" in test else Test(test)
+        texts = (normal["input"], normal["output"], *test.get("accept", ())) if "fn_name" not in test else ()
+        if not all(isinstance(text, str) for text in texts) or isinstance(test.get("accept"), str):
+            raise ValueError("expected texts under 'input' and 'output', and a list under 'accept'")
         answer = json.dumps(to_data(normal["expected"])) if "fn_name" in test else normal["output"].rstrip() + "\n"
         if (size := len(answer.encode())) > OUTPUT:
             raise ValueError(f"the answer takes {size:,} bytes, and a program may write {OUTPUT:,} at most")
         return normal
-    except (*NOT_DATA, AttributeError) as error:
+    except UNREADABLE as error:
         raise ValueError(f"test {reprlib.repr(test)}: {error!r}") from None
-
-
-def _run(test: dict) -> Test:
-    if not all(isinstance(text, str) for text in (test.get("input"), test.get("output"), *test.get("accept", ()))):
-        raise ValueError("expected texts under 'input' and 'output', or 'fn_name'")
-    return Test(test)
 
 
 def _call(test: dict) -> Test:
@@ -97,8 +88,8 @@ def _call(test: dict) -> Test:
     if test.get("exact"):
         values = {name: from_data(value) for name, value in values.items()}
     to_data(list(values.values()))  # TypeError for what can neither be sent nor come back
-    if test.get("compare", "set") not in ("set", "truth") or not 0 <= test.get("atol", 0) < float("inf"):
-        raise ValueError("'compare' must be 'set' or 'truth', and 'atol' a tolerance")
+    if test.get("compare", "set") not in ("set", "truth"):
+        raise ValueError("'compare' must be 'set' or 'truth'")
     return Test({name: test[name] for name in ("fn_name", "given", "atol", "compare") if name in test}, **values)
 
 
@@ -108,8 +99,9 @@ def _call(test: dict) -> Test:
 def _apps(row: Row) -> Problem:
     listed, solutions = read_json(row["input_output"]), read_json(row.get("solutions") or "[]")
     name, pairs = listed.get("fn_name"), list(zip(listed["inputs"], listed["outputs"], strict=True))
-    if name is None:
-        tests = [{"input": _lines(given), "output": _lines(wanted)} for given, wanted in pairs]
+    if name is None:  # some rows hold lists of lines instead of text
+        pairs = [["\n".join(part) if isinstance(part, list) else part for part in pair] for pair in pairs]
+        tests = [{"input": given, "output": wanted} for given, wanted in pairs]
     else:
         # A row's results are either bare or each in a list of one, and nothing marks which.
         wrapped = all(isinstance(wanted, list) and len(wanted) == 1 for _, wanted in pairs)
@@ -118,18 +110,14 @@ def _apps(row: Row) -> Problem:
     return _problem(row["question"] + _starter(row), tests, solutions=solutions)
 
 
-def _lines(part: Any) -> Any:
-    """Some rows hold lists of lines instead of text."""
-    return "\n".join(part) if isinstance(part, list) else part
-
-
 def _code_contests(row: Row) -> Problem:
-    none: dict[str, list] = {"input": [], "output": [], "language": [], "solution": []}
     public, private, generated = (
-        [{"input": given, "output": wanted} for given, wanted in zip(kind["input"], kind["output"], strict=True)]
-        for kind in (row["public_tests"], row.get("private_tests") or none, row.get("generated_tests") or none)
+        [{"input": given, "output": wanted} for given, wanted in zip(part["input"], part["output"], strict=True)]
+        for part in (
+            row.get(f"{kind}_tests") or {"input": [], "output": []} for kind in ("public", "private", "generated")
+        )
     )
-    listed = row.get("solutions") or none
+    listed = row.get("solutions") or {"language": [], "solution": []}
     pairs = zip(listed["language"], listed["solution"], strict=True)
     python3 = [code for language, code in pairs if language in (3, "PYTHON3")]
     return _problem(row["description"], public + private + generated, public, python3)
@@ -145,28 +133,15 @@ def _live_code_bench(row: Row) -> Problem:
     return _problem(row["question_content"] + _starter(row), shown + hidden, shown)
 
 
-class _TextOnly(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"private tests must hold text only, found {module}.{name}")
-
-
 def unpack_private_tests(packed: str) -> list:
-    """LiveCodeBench's private tests: JSON, or JSON in a pickle in zlib in base64. Only text is ever unpickled.
+    """LiveCodeBench's private tests: JSON, or JSON in a pickled text in zlib in base64.
 
-    ValueError for anything else.
+    The pickle is taken apart and never run. One of UNREADABLE for anything else.
     """
     if not packed.lstrip().startswith("["):
-        try:
-            text = _TextOnly(io.BytesIO(zlib.decompress(base64.b64decode(packed)))).load()
-        except Exception as error:  # pickle names no complete list of what it raises for broken data
-            raise ValueError(f"neither a JSON list nor packed text ({error!r})") from None
-        if type(text) is not str:
-            raise ValueError(f"private tests must hold text, found {type(text).__name__}")
-        packed = text
-    tests = read_json(packed)
-    if not isinstance(tests, list):
-        raise ValueError(f"expected a list of tests, found {type(tests).__name__}")
-    return tests
+        operations = pickletools.genops(zlib.decompress(base64.b64decode(packed)))
+        (packed,) = [text for _, text, _ in operations if isinstance(text, str)]
+    return read_json(packed)
 
 
 def _plain(row: Row) -> Problem:
@@ -220,7 +195,7 @@ def load_problems(source: str, split: str = "train", config: str | None = None) 
         name, reader = found[0]
         try:
             problem = reader(row) if row.get("input_output") != "" else None
-        except (*NOT_DATA, AttributeError) as error:
+        except UNREADABLE as error:
             raise ValueError(f"{where}: not a readable {name} row: {type(error).__name__}: {error}") from None
         if problem and problem.tests:
             problems.append(problem)

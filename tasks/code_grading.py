@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import json
 import marshal
 import re
 import time
@@ -21,7 +22,7 @@ from typing import Any
 
 from envs import InfraError
 from tasks.code_data import Problem, Test, normal_tests
-from tasks.code_values import NOT_DATA, distinct, from_data, read_reply, same_output, same_value, to_data
+from tasks.code_values import NOT_DATA, distinct, from_data, same_output, same_value, to_data
 from tasks.fences import shorten
 from tasks.sandbox import Result, run_many, run_program
 
@@ -39,12 +40,13 @@ USUAL += "array bisect heapq functools itertools collections math"
 # each of them it writes one line, [status, value]. A crash takes no line with it that was written before.
 FUNCTION = f"""
 import _signal, builtins, marshal, os, sys, time  # signal and json would take longer than most programs
-from _json import encode_basestring_ascii
+from _json import encode_basestring_ascii, make_encoder
 {inspect.getsource(to_data)}
 (code, given, name, usual, seconds), *inputs = [marshal.loads(bytes.fromhex(line)) for line in sys.stdin]
 end = time.monotonic() + seconds
 channel = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)  # what the program prints is no answer
+as_json = make_encoder(None, None, encode_basestring_ascii, None, ":", ",", False, False, True)
 
 def answer(function, *args):
     try:
@@ -53,17 +55,7 @@ def answer(function, *args):
         status, value = "memory", "MemoryError"
     except BaseException as error:
         status, value = "error", f"{{type(error).__name__}}: {{error}}"[-{SHOWN}:]
-    return f'["{{status}}",{{as_json(value)}}]'
-
-def as_json(data):
-    if type(data) is str:
-        return encode_basestring_ascii(data)
-    if type(data) is list:
-        return "[" + ",".join(map(as_json, data)) + "]"
-    if type(data) is dict:
-        return "{{" + ",".join(f'"{{kind}}":{{as_json(item)}}' for kind, item in data.items()) + "}}"
-    words = {{"None": "null", "True": "true", "False": "false", "inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}}
-    return words.get(repr(data), repr(data))
+    return "".join(as_json([status, value], 0))
 
 def load():
     modules = {{word: __import__(source) for word, source in usual.items()}}
@@ -100,7 +92,7 @@ class Grade:
 
 
 def grade_program(code: str, tests: Sequence[dict[str, Any]], timeout: float = 0.0) -> Grade:
-    """Run a program on tests (`code_data.normal_test` has their forms). ValueError for others, InfraError when the
+    """Run a program on tests (`code_data.normal_tests` has their forms). ValueError for others, InfraError when the
     sandbox fails.
 
     A function, or a method of class Solution: one process for all tests, `timeout` seconds in all (0:
@@ -130,16 +122,14 @@ Reply = tuple[str, Any, str]  # status, the text that was printed or the value t
 
 def _run(code: str, inputs: Sequence[str], timeout: float) -> Iterator[Reply]:
     """The replies of a program that reads standard input."""
-    end, place, late = time.monotonic() + ALL_SECONDS, 0, 0
-    while place < len(inputs) and late < PATIENCE and (left := end - time.monotonic()) > 0:
-        with contextlib.closing(run_many(code, inputs[place:], min(timeout, left))) as results:
-            for result in results:
-                status = _status(result)
-                shown = shorten(result.stdout, SHOWN) if status == "ok" else result.stderr.strip()[-SHOWN:]
-                yield status, result.stdout, shown
-                place, late = place + 1, late + (status == "timeout")
-                if late == PATIENCE or end - time.monotonic() < timeout:  # the next test has less time
-                    break
+    end, late = time.monotonic() + ALL_SECONDS, 0
+    with contextlib.closing(run_many(code, inputs, timeout, end)) as results:
+        for result in results:
+            status = _status(result)
+            yield status, result.stdout, shorten(result.stdout if status == "ok" else result.stderr.strip(), SHOWN)
+            late += status == "timeout"
+            if late == PATIENCE or time.monotonic() > end:
+                break
 
 
 def _call(code: str, tests: Sequence[Test], seconds: float) -> list[Reply]:
@@ -175,7 +165,7 @@ def _status(result: Result) -> str:
 
 def _reply(line: str) -> Reply:
     try:
-        status, value = read_reply(line)
+        status, value = json.loads(line)
         if status == "ok":
             value = from_data(value)
             return "ok", value, shorten(repr(value) if len(line) < 10 * SHOWN else line, SHOWN)

@@ -7,7 +7,6 @@ raises one of NOT_DATA.
 from __future__ import annotations
 
 import collections
-import json
 import math
 import re
 from collections.abc import Callable, Iterable
@@ -129,14 +128,3 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "frozenset": lambda items: frozenset(distinct(map(from_data, items))),
     "dict": _dict,
 }
-
-
-def read_reply(line: str) -> list:
-    """What a program answered, [status, data]. One of NOT_DATA when that is no JSON."""
-    return json.loads(line, parse_int=_short_integer)
-
-
-def _short_integer(digits: str) -> int:
-    if len(digits) > 20:  # to_data() writes longer ones in hexadecimal: decimal digits take quadratic time
-        raise ValueError("not made by to_data()")
-    return int(digits)

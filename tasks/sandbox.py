@@ -10,10 +10,6 @@ no processes and no sockets. So its memory limit holds for all of it, and nothin
 Where bubblewrap cannot run, programs do not run (ValueError), unless `set_mode("rlimit")` says so. A program then is
 an ordinary process with resource limits, a process group and a temporary folder, and that is NO SECURITY BOUNDARY: it
 can read and change what its user can, use the network, leave processes behind and end this one.
-
-`run_many` runs one program on several inputs in one sandbox, at the price of one fork each. No run sees another: the
-supervisor never executes a line of the program, and after a run that left a trace in its folder, even a time stamp, a
-new sandbox is started.
 """
 
 from __future__ import annotations
@@ -28,6 +24,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
@@ -38,11 +35,11 @@ from tasks.seccomp import seccomp_filter
 
 TIMEOUT = 10.0  # seconds of wall time for a program, unless the caller says otherwise
 MEMORY = 1 << 30  # bytes of address space
-THREADS = 32  # at a time; RLIMIT_NPROC counts them per namespace from Linux 5.14 on, per user before
+THREADS = 32  # at a time; the kernel counts them per namespace from Linux 5.14 on, per user before, those of root never
 OUTPUT = 1 << 20  # bytes of stdout, and of stderr; a program that writes more is stopped
 FILES = 1 << 25  # bytes of /tmp, and of each file
+LIMITS = {"AS": MEMORY, "STACK": MEMORY // 8, "FSIZE": FILES, "NOFILE": 256, "CORE": 0}  # deep recursion is legitimate
 START_SECONDS = 30.0  # a sandbox that takes longer to start is an infrastructure failure
-USERS = 1 << 30  # a sandbox of root runs its program under a user id of its own, from here on
 
 PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))  # outside a virtual environment
 FLAGS = ("-X", "int_max_str_digits=0", "-S", "-s", "-B", "-c")
@@ -78,28 +75,27 @@ def run_program(code: str, stdin: str = "", timeout: float = TIMEOUT) -> Result:
     return next(run_many(code, [stdin], timeout))
 
 
-def run_many(code: str, stdins: Iterable[str], timeout: float = TIMEOUT) -> Generator[Result, None, None]:
-    """Yield one Result for each input, in order; each runs in its own process and sees nothing of the other runs.
+def run_many(
+    code: str, stdins: Iterable[str], timeout: float = TIMEOUT, end: float = math.inf
+) -> Generator[Result, None, None]:
+    """Yield one Result for each input, in order, at the price of one fork each. No run has time after `end`, of
+    time.monotonic(). Close the generator when you stop early.
 
-    Close the generator when you stop early.
+    No run sees another: the supervisor never executes a line of the program, and after a run that left a trace in its
+    folder, even a time stamp, a new sandbox is started.
     """
-    session: _Session | None = None
-    try:
+    with contextlib.ExitStack() as stack:
+        session: _Session | None = None
         for stdin in stdins:
-            if session is None:
-                try:
-                    session = _Session(use_bubblewrap())
-                except OSError as error:  # no process or descriptor left on this machine
-                    yield Result("infra", "", f"the sandbox did not start: {error}")
-                    continue
-            result = session.run(code, stdin, timeout)
-            if not session.clean:
-                session.close()
+            try:
+                session = session or stack.enter_context(contextlib.closing(_Session(use_bubblewrap())))
+                result = session.run(code, stdin, max(0.0, min(timeout, end - time.monotonic())))
+            except OSError as error:  # no process, descriptor or disk space left on this machine
+                result = Result("infra", "", f"the sandbox did not start: {error}")
+            if session is None or not session.clean:
+                stack.close()
                 session = None
             yield result
-    finally:
-        if session is not None:
-            session.close()
 
 
 # ------------------------------------------------------------------------------------------------- choosing a sandbox
@@ -143,29 +139,21 @@ def _bubblewrap_problem() -> str:
         return "bubblewrap (the command bwrap) is not installed"
     if not seccomp_filter():
         return f"there is no system call filter for this machine ({os.uname().machine})"
-    with contextlib.closing(_Session(bubblewrap=True)) as session:
-        result = session.run("import threading, json; threading.Thread(target=print, args=('up',)).start()", "", 10.0)
+    try:
+        with contextlib.closing(_Session(bubblewrap=True)) as session:
+            test = "import threading, json; threading.Thread(target=print, args=('up',)).start()"
+            result = session.run(test, "", 10.0)
+    except OSError as error:
+        result = Result("infra", "", str(error))
     works = result == Result("ok", "up\n", "")
     return "" if works else f"bubblewrap does not work on this system ({result.stderr.strip()[-500:]})"
 
 
 @lru_cache
-def _is_root() -> bool:
-    """Whether we are the machine's root, with all its rights and all user ids; root of a container may not be."""
-    if os.getuid() != 0:
-        return False
-    rights = re.findall(r"CapEff:\s*(\w+)", Path("/proc/self/status").read_text())
-    everybody = Path("/proc/self/uid_map").read_text().split()[2] == "4294967295"
-    return everybody and bool(int(rights[0], 16) >> 21 & 1)  # CAP_SYS_ADMIN
-
-
-@lru_cache
 def _bubblewrap() -> tuple[str, ...]:
     """The command that everything inside is started with."""
-    separate = "--unshare-pid --unshare-net --unshare-ipc --unshare-uts --unshare-cgroup-try"
-    # Threads of root itself would not be counted: its programs get user ids of their own.
-    root = "--cap-add CAP_SETUID --cap-add CAP_SETGID --cap-add CAP_KILL"
-    args = ["bwrap", *separate.split(), "--cap-drop", "ALL", *(root if _is_root() else "--unshare-user").split()]
+    separate = "--unshare-user --unshare-pid --unshare-net --unshare-ipc --unshare-uts --unshare-cgroup-try"
+    args = ["bwrap", *separate.split(), "--cap-drop", "ALL"]
     args += ["--die-with-parent", "--new-session", "--as-pid-1"]
     args += ["--perms", "1777", "--size", str(FILES), "--tmpfs", "/tmp", "--chdir", "/tmp"]
     paths = [*_python_files(), "/etc/ld.so.cache"]
@@ -204,7 +192,7 @@ def _python_files() -> list[str]:
 class _Session:
     """One sandbox with its supervisor, and the requests sent to it. `clean` says whether it may serve another.
 
-    OSError when there is no process, descriptor or disk space left for it; nothing stays then.
+    OSError when it does not start; nothing stays then.
     """
 
     def __init__(self, bubblewrap: bool):
@@ -235,8 +223,10 @@ class _Session:
                 )
             stack.enter_context(self.process)
             stack.callback(self._stop)
+            self.socket.settimeout(START_SECONDS)
             self.replies = stack.enter_context(self.socket.makefile("rb"))
-            self.user = USERS + self.process.pid if bubblewrap and _is_root() else 0
+            if not self.replies.read(1):
+                raise OSError(self.process.communicate()[1].decode(errors="replace"))
             self._stack = stack.pop_all()
 
     def close(self) -> None:
@@ -245,28 +235,17 @@ class _Session:
 
     def run(self, code: str, stdin: str, timeout: float) -> Result:
         """One program on one input."""
-        limits = {"CPU": math.ceil(timeout) + 1, "AS": MEMORY, "FSIZE": FILES, "NOFILE": 256, "CORE": 0}
-        limits["STACK"] = MEMORY // 8  # deep recursion is legitimate
-        if self.bubblewrap:
-            limits["NPROC"] = THREADS
+        limits = LIMITS | {"CPU": math.ceil(timeout) + 1} | ({"NPROC": THREADS} if self.bubblewrap else {})
         lock = seccomp_filter() if self.bubblewrap else b""
-        data, started = stdin.encode("utf-8", "replace"), False
+        self.socket.settimeout(timeout + START_SECONDS)
         try:
-            self.socket.settimeout(START_SECONDS)
-            self.socket.sendall(marshal.dumps((code, data, self.stdin, timeout, OUTPUT, limits, self.user, lock)))
-            if not (started := marshal.load(self.replies)):
-                raise EOFError
-            self.socket.settimeout(timeout + START_SECONDS)
+            data = stdin.encode("utf-8", "replace")
+            self.socket.sendall(marshal.dumps((code, data, self.stdin, timeout, OUTPUT, limits, lock)))
             status, self.clean, *streams = marshal.load(self.replies)  # from our supervisor: programs cannot write here
-            return Result(status, *(stream.decode("utf-8", "replace") for stream in streams))
-        except (EOFError, TimeoutError, ConnectionError) as failure:
-            self.clean = False
-            if started:  # the program got at its supervisor: its own doing
-                status = "timeout" if isinstance(failure, TimeoutError) else "error"
-                return Result(status, "", "the sandbox was stopped")
-            self.process.kill()
-            reason = self.process.communicate()[1].decode(errors="replace")
-            return Result("infra", "", f"the sandbox did not start: {reason}")
+        except (EOFError, TimeoutError, ConnectionError):
+            self.clean = False  # the program got at its supervisor: its own doing
+            return Result("error", "", "the sandbox was stopped")
+        return Result(status, *(stream.decode("utf-8", "replace") for stream in streams))
 
     def _stop(self) -> None:
         """The supervisor exits when its socket closes, and takes everything with it."""

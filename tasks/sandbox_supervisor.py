@@ -21,6 +21,7 @@ INODES = 20_000  # files, folders and links in /tmp: the kernel needs a kilobyte
 def supervise():
     sys.path.remove("")  # programs write to the working directory; nobody imports from it
     os.umask(0o022)
+    os.write(1, b"+")  # the sandbox has started
     while True:
         try:
             code, data, stdin, timeout, output, *rules = marshal.load(sys.stdin.buffer)
@@ -29,14 +30,14 @@ def supervise():
         # A file, as in `python program.py < input`: its size can be asked, it can be mapped, and read twice.
         with open(stdin, "wb") as file:
             file.write(data)
-        before, out, err = traces(stdin), os.pipe(), os.pipe()
+        before, out, err = traces(stdin), os.memfd_create("out"), os.memfd_create("err")
         child = os.fork()
         if child == 0:
             enter(stdin, out, err, *rules)
             return code
-        os.close(out[1])
-        os.close(err[1])
-        status, stdout, stderr = watch(child, out[0], err[0], timeout, output)
+        status, stdout, stderr = watch(child, out, err, timeout, output)
+        os.close(out)
+        os.close(err)
         marshal.dump((status, traces(stdin) == before, stdout, stderr), sys.stdout.buffer)
         sys.stdout.flush()
 
@@ -49,28 +50,19 @@ def traces(stdin):
         return None
 
 
-def enter(stdin, out, err, limits, user, lock):
-    """Turn this fresh fork into the program's process: its user, its limits, its three streams and nothing else."""
-    try:
-        feed = os.open(stdin, os.O_RDONLY)
-        os.setsid()
-        if user:
-            os.setgroups([])
-            os.setgid(user)
-            os.setuid(user)
-        for name, value in limits.items():
-            kind = getattr(resource, f"RLIMIT_{name}")
-            hard = resource.getrlimit(kind)[1]
-            value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-            # One CPU second more until the hard limit: SIGXCPU says what happened, SIGKILL would not.
-            resource.setrlimit(kind, (value, value + 1 if name == "CPU" and hard != value else value))
-        if lock:
-            lock_in(lock)
-    except BaseException:
-        os.write(1, marshal.dumps(False))  # not the program's fault
-        raise
-    os.write(1, marshal.dumps(True))
-    for target, end in enumerate((feed, out[1], err[1])):
+def enter(stdin, out, err, limits, lock):
+    """Turn this fresh fork into the program's process: its limits, its three streams and nothing else."""
+    feed = os.open(stdin, os.O_RDONLY)
+    os.setsid()
+    for name, value in limits.items():
+        kind = getattr(resource, f"RLIMIT_{name}")
+        hard = resource.getrlimit(kind)[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        # One CPU second more until the hard limit: SIGXCPU says what happened, SIGKILL would not.
+        resource.setrlimit(kind, (value, value + 1 if name == "CPU" and hard != value else value))
+    if lock:
+        lock_in(lock)
+    for target, end in enumerate((feed, out, err)):
         os.dup2(end, target)
     os.closerange(3, 100)
 
@@ -90,25 +82,16 @@ def lock_in(lock):
 
 
 def watch(child, out, err, timeout, output):
-    """Read the program until it ends or has to be ended. Returns (status, stdout, stderr)."""
+    """Wait until the program ends or has to be ended. Returns (status, stdout, stderr)."""
     deadline, reason, ended = time.monotonic() + timeout, "", 0
-    captured = {out: bytearray(), err: bytearray()}
-    poll = select.poll()
-    poll.register(0, 0)  # no event asked for: only the hang-up is reported
-    for fd in captured:
-        os.set_blocking(fd, False)
-        poll.register(fd, select.POLLIN)
-    streams = [out, err]
+    caller = select.poll()
+    caller.register(0, 0)  # no event asked for: only the hang-up is reported
     while not ended and not reason:
-        if any(fd == 0 for fd, _ in poll.poll(20 if streams else 1)):
+        if caller.poll(1):
             os.kill(child, SIGKILL)
             os._exit(1)
-        ended, wait_status = os.waitpid(child, os.WNOHANG)  # before reading: what an ended program wrote is all there
-        for fd in streams[:]:
-            if not drain(fd, captured[fd], output):
-                poll.unregister(fd)
-                streams.remove(fd)
-        if max(map(len, captured.values())) > output:
+        ended, wait_status = os.waitpid(child, os.WNOHANG)
+        if max(os.fstat(out).st_size, os.fstat(err).st_size) > output:
             reason = "output"
         elif not ended and time.monotonic() > deadline:
             reason = "timeout"
@@ -121,30 +104,15 @@ def watch(child, out, err, timeout, output):
         os.killpg(child, SIGKILL)  # without a filter a program may have started others
     except ProcessLookupError:
         pass
-    os.close(out)
-    os.close(err)
+    stdout, stderr = (os.pread(file, output, 0) for file in (out, err))
     code = os.waitstatus_to_exitcode(wait_status)
     if code < 0 and not reason:
-        captured[err] += f"\nkilled by signal {-code}\n".encode()
-    last = captured[err].rstrip().rpartition(b"\n")[2]
+        stderr += f"\nkilled by signal {-code}\n".encode()
     if not reason and code:
         reason = "timeout" if code == -SIGXCPU else "error"
-        if code == -SIGKILL or last.startswith(b"MemoryError"):  # nobody but the kernel kills like this
-            reason = "memory"
-    return reason or "ok", bytes(captured[out][:output]), bytes(captured[err][:output])
-
-
-def drain(fd, buffer, limit):
-    """Read what is there, to just above the limit. False at the end of the stream."""
-    while len(buffer) <= limit:
-        try:
-            chunk = os.read(fd, 65536)
-        except BlockingIOError:
-            return True
-        if not chunk:
-            return False
-        buffer += chunk
-    return True
+        if code == -SIGKILL or stderr.rstrip().rpartition(b"\n")[2].startswith(b"MemoryError"):
+            reason = "memory"  # nobody but the kernel kills like this
+    return reason or "ok", stdout, stderr
 
 
 if __name__ == "__main__":
