@@ -47,9 +47,9 @@ class CodeEnv(Env):
     halved when a program that prints (returns) nothing passes all of the tests, the cheapest way to agree. Without a
     reference nobody knows whether tests are right: a committed program that passes all golden tests stands in for it.
 
-    Options: `data` (file or hub id) with `split` and `config`, or `problems` (a sequence of Problem); `timeout`,
-    seconds for all tests of a function or for each test of a program (0: the defaults of `grade_program`). Seed s is
-    problem order[s % len(problems)] of one fixed permutation.
+    Options: `data` (file or hub id) with `split` and `config`, or `problems`; `timeout`, seconds for all tests of a
+    function or for each test of a program (0: the defaults of `grade_program`). Seed s is problem
+    order[s % len(problems)] of one fixed permutation.
     """
 
     simultaneous = slow_scoring = runs_programs = True
@@ -58,7 +58,7 @@ class CodeEnv(Env):
         self,
         workflow: str = "mas",
         data: str | None = None,
-        problems: Sequence[Problem] | None = None,
+        problems: Sequence[Problem] = EXAMPLES,
         split: str = "train",
         config: str | None = None,
         timeout: float = 0.0,
@@ -66,12 +66,8 @@ class CodeEnv(Env):
         workflows = {"mas": ("coder", "tester"), "single": ("coder",)}
         if workflow not in workflows:
             raise ValueError(f"workflow={workflow!r}: the code task has {' or '.join(workflows)}")
-        if problems is not None and (data is not None or not problems):
-            raise ValueError("the code task takes data= or problems=, not both, and at least one Problem")
         self.agents = workflows[workflow]
-        self.problems: Sequence[Problem] = problems or (
-            EXAMPLES if data is None else load_problems(data, split, config)
-        )
+        self.problems: Sequence[Problem] = problems if data is None else load_problems(data, split, config)
         self.order = fixed_order(len(self.problems))
         self.timeout = timeout
         self.reset(0)
@@ -95,7 +91,6 @@ class CodeEnv(Env):
 
     def observe(self, agent: str) -> list[Message]:
         self._check(agent)
-        name = self.problem.fn_name
         state = [agent, self.problem.question]
         if self.problem.examples:
             state.append("Examples:\n" + "\n".join(_shown(test, SHOWN_EXAMPLE) for test in self.problem.examples[:3]))
@@ -108,30 +103,30 @@ class CodeEnv(Env):
             state.append(self.report)
         if agent in self.unread:
             state.append("Your last answer could not be read and changed nothing.")
-        rules = self._coder_rules(name) if agent == "coder" else self._tester_rules(name)
-        return [{"role": "system", "content": rules}, {"role": "user", "content": "\n\n".join(state)}]
+        rules = self._coder_rules() if agent == "coder" else self._tester_rules()
+        return [{"role": "system", "content": f"{rules}\n{FENCE}"}, {"role": "user", "content": "\n\n".join(state)}]
 
-    def _coder_rules(self, name: str | None) -> str:
+    def _coder_rules(self) -> str:
         task = (
-            f"Write a Python 3 function {name} (or a class Solution with that method). What it returns is tested, with "
-            f"{self.timeout or FUNCTION_SECONDS:g} s for all tests."
-            if name
+            f"Write a Python 3 function {self.problem.fn_name} (or a class Solution with that method). What it returns "
+            f"is tested, with {self.timeout or FUNCTION_SECONDS:g} s for all tests."
+            if self.problem.fn_name
             else "Write a Python 3 program that reads standard input and prints its answer. Its output is compared "
             "line by line; blanks around lines do not count, floats may differ by 1e-6. Each test may take "
             f"{self.timeout or PROGRAM_SECONDS:g} s."
         )
-        return (
-            f"You are the coder. {task} Standard library only. "
-            f"Answer with the whole program in one block:\n```python\n...\n```\n{FENCE}"
-        )
+        block = "Answer with the whole program in one block:\n```python\n...\n```"
+        return f"You are the coder. {task} Standard library only. {block}"
 
-    def _tester_rules(self, name: str | None) -> str:
-        form = '{"args": [...], "expected": ...}' if name else '{"input": "...", "output": "..."}'
-        task = f"the function {name}" if name else "a program that reads standard input and prints its answer"
+    def _tester_rules(self) -> str:
+        name, form = self.problem.fn_name, '{"input": "...", "output": "..."}'
+        task = "a program that reads standard input and prints its answer"
+        if name:
+            task, form = f"the function {name}", '{"args": [...], "expected": ...}'
         return (
             f"You are the tester. Another agent writes {task}; you write 1 to {WRITTEN_TESTS} tests that a right one "
             "passes and wrong ones fail. Those that the problem shows do not count. Answer with a JSON list in one "
-            f"block:\n```json\n[{form}]\n```\n{FENCE}"
+            f"block:\n```json\n[{form}]\n```"
         )
 
     def step(self, agent: str, text: str) -> Reward:

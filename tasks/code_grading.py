@@ -169,11 +169,9 @@ def _reply(line: str) -> Reply:
         if status == "ok":
             value = from_data(value)
             return "ok", value, shorten(repr(value) if len(line) < 10 * SHOWN else line, SHOWN)
-        if status in ("error", "memory"):
-            return status, None, str(value)[-SHOWN:]
+        return ("memory" if status == "memory" else "error"), None, str(value)[-SHOWN:]
     except NOT_DATA:
-        pass
-    return "error", None, shorten(line, SHOWN)
+        return "error", None, shorten(line, SHOWN)
 
 
 def is_right(test: Test, value: Any) -> bool:

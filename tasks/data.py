@@ -12,7 +12,6 @@ import random
 import re
 import sys
 import unicodedata
-from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
@@ -20,8 +19,7 @@ from typing import Any
 
 Row = dict[str, Any]
 
-# Data sets hold integers of more digits than Python reads by default. Reading takes quadratic time: a million digits
-# would take minutes.
+# Data sets hold integers of more digits than Python reads by default; a million would take minutes.
 if hasattr(sys, "set_int_max_str_digits"):  # Python 3.10.7 or later
     sys.set_int_max_str_digits(100_000)
 
@@ -39,17 +37,14 @@ def read_json(text: str) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> Row:
-    row = dict(pairs)
-    if len(row) < len(pairs):
-        (name, _), *_ = Counter(name for name, _ in pairs).most_common(1)
-        raise ValueError(f"{name!r} stands twice in one object")
+    if len(row := dict(pairs)) < len(pairs):
+        raise ValueError(f"one of {[*row]} stands twice in one object")
     return row
 
 
 def read_rows(source: str, split: str = "train", config: str | None = None) -> list[Row]:
-    """All rows of a data set as dictionaries, in file order. `split` and `config` matter to hub ids only.
-
-    A hub id may name its split itself, as in "openai/gsm8k:test".
+    """All rows of a data set as dictionaries, in file order. `split` and `config` matter to hub ids only, which may
+    name their split themselves: "openai/gsm8k:test".
 
     Raises FileNotFoundError (no such file), ValueError (malformed, naming file and line; empty; not a source at all)
     and ImportError (a hub id without the package `datasets`).

@@ -155,19 +155,14 @@ def _bubblewrap() -> tuple[str, ...]:
     separate = "--unshare-user --unshare-pid --unshare-net --unshare-ipc --unshare-uts --unshare-cgroup-try"
     args = ["bwrap", *separate.split(), "--cap-drop", "ALL"]
     args += ["--die-with-parent", "--new-session", "--as-pid-1"]
-    args += ["--perms", "1777", "--size", str(FILES), "--tmpfs", "/tmp", "--chdir", "/tmp"]
-    paths = [*_python_files(), "/etc/ld.so.cache"]
-    for parent in dict.fromkeys(str(parent) for path in paths for parent in [*Path(path).parents][-2::-1]):
-        args += ["--perms", "0755", "--dir", parent]  # bubblewrap would make them for its own user only
-    for path in paths:
+    args += ["--size", str(FILES), "--tmpfs", "/tmp", "--chdir", "/tmp"]
+    for path in (*_python_files(), "/etc/ld.so.cache"):
         args += ["--ro-bind-try", path, path]
         for packages in Path(path).glob("*-packages"):  # what others installed, perhaps the data with the answers
             args += ["--tmpfs", str(packages), "--remount-ro", str(packages)]
-    args += ["--perms", "0755", "--dir", "/dev", "--perms", "0755", "--dir", "/dev/fd"]
-    args += ["--symlink", "/dev/stdin", "/dev/fd/0"]
     for device in ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"):
         args += ["--dev-bind-try", device, device]
-    return tuple(args)
+    return (*args, "--remount-ro", "/")
 
 
 def _python_files() -> list[str]:
@@ -196,29 +191,21 @@ class _Session:
     """
 
     def __init__(self, bubblewrap: bool):
-        self.clean, self.bubblewrap, folder = True, bubblewrap, "/"
+        self.clean, self.bubblewrap, home = True, bubblewrap, "/tmp"
         with contextlib.ExitStack() as stack:
             if not bubblewrap:
-                outer = tempfile.TemporaryDirectory(prefix="sandbox-", ignore_cleanup_errors=True)
-                folder = stack.enter_context(outer)
-                os.mkdir(folder + "/tmp")
-                os.mkdir(folder + "/dev")
-            self.stdin, home = os.path.join(folder, "dev/stdin"), os.path.join(folder, "tmp")
+                folder = tempfile.TemporaryDirectory(prefix="sandbox-", ignore_cleanup_errors=True)
+                home = stack.enter_context(folder)
             self.socket, theirs = socket.socketpair()
             stack.enter_context(self.socket)
-            with theirs, open(os.devnull, "rb") as empty:
-                command = [PYTHON, *FLAGS, START, COMPILED]
-                if bubblewrap:
-                    feed = ("--perms", "0644", "--bind-data", str(empty.fileno()), self.stdin)
-                    command = [*_bubblewrap(), *feed, "--remount-ro", "/", *command]
+            with theirs:
                 self.process = subprocess.Popen(
-                    [*VICTIM, *command],
+                    [*VICTIM, *(_bubblewrap() if bubblewrap else ()), PYTHON, *FLAGS, START, COMPILED],
                     env=LOADER | {"PATH": "/usr/bin:/bin", "HOME": home, "PYTHONHASHSEED": "0", "PYTHONUTF8": "1"},
                     cwd=home,
                     stdin=theirs.fileno(),
                     stdout=theirs.fileno(),
                     stderr=subprocess.PIPE,
-                    pass_fds=[empty.fileno()],
                     start_new_session=True,  # its own Ctrl-C, and no terminal
                 )
             stack.enter_context(self.process)
@@ -240,7 +227,7 @@ class _Session:
         self.socket.settimeout(timeout + START_SECONDS)
         try:
             data = stdin.encode("utf-8", "replace")
-            self.socket.sendall(marshal.dumps((code, data, self.stdin, timeout, OUTPUT, limits, lock)))
+            self.socket.sendall(marshal.dumps((code, data, timeout, OUTPUT, limits, lock)))
             status, self.clean, *streams = marshal.load(self.replies)  # from our supervisor: programs cannot write here
         except (EOFError, TimeoutError, ConnectionError):
             self.clean = False  # the program got at its supervisor: its own doing

@@ -24,35 +24,35 @@ def supervise():
     os.write(1, b"+")  # the sandbox has started
     while True:
         try:
-            code, data, stdin, timeout, output, *rules = marshal.load(sys.stdin.buffer)
+            code, data, timeout, output, *rules = marshal.load(sys.stdin.buffer)
         except EOFError:
             os._exit(0)  # the socket was closed: the call is over, or the caller died
-        # A file, as in `python program.py < input`: its size can be asked, it can be mapped, and read twice.
-        with open(stdin, "wb") as file:
+        # Files, as in `python program.py <in >out`: sizes can be asked, and the input can be mapped and read twice.
+        streams = [os.memfd_create(name) for name in ("in", "out", "err")]
+        with open(streams[0], "wb", closefd=False) as file:
             file.write(data)
-        before, out, err = traces(stdin), os.memfd_create("out"), os.memfd_create("err")
-        child = os.fork()
+            file.seek(0)
+        before, child = traces(), os.fork()
         if child == 0:
-            enter(stdin, out, err, *rules)
+            enter(streams, *rules)
             return code
-        status, stdout, stderr = watch(child, out, err, timeout, output)
-        os.close(out)
-        os.close(err)
-        marshal.dump((status, traces(stdin) == before, stdout, stderr), sys.stdout.buffer)
+        status, *printed = watch(child, *streams[1:], timeout, output)
+        for file in streams:
+            os.close(file)
+        marshal.dump((status, traces() == before, *printed), sys.stdout.buffer)
         sys.stdout.flush()
 
 
-def traces(stdin):
-    """A value that changes with anything a program can leave for the next one: files, and attributes of old files."""
+def traces():
+    """A value that changes with anything a program can leave for the next one: files, and attributes of its folder."""
     try:
-        return os.listdir("."), *((os.stat(path).st_mode, os.stat(path).st_ctime_ns) for path in (".", stdin))
+        return os.listdir("."), os.stat(".").st_mode, os.stat(".").st_ctime_ns
     except OSError:  # the program took the folder or its permissions away
         return None
 
 
-def enter(stdin, out, err, limits, lock):
+def enter(streams, limits, lock):
     """Turn this fresh fork into the program's process: its limits, its three streams and nothing else."""
-    feed = os.open(stdin, os.O_RDONLY)
     os.setsid()
     for name, value in limits.items():
         kind = getattr(resource, f"RLIMIT_{name}")
@@ -62,8 +62,8 @@ def enter(stdin, out, err, limits, lock):
         resource.setrlimit(kind, (value, value + 1 if name == "CPU" and hard != value else value))
     if lock:
         lock_in(lock)
-    for target, end in enumerate((feed, out, err)):
-        os.dup2(end, target)
+    for target, file in enumerate(streams):
+        os.dup2(file, target)
     os.closerange(3, 100)
 
 

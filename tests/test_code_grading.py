@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from envs import InfraError
 from tasks import code_grading, sandbox
 from tasks.code_grading import grade_program, is_right
-from tasks.code_values import NOT_DATA, distinct, from_data, same_output, same_value, to_data
+from tasks.code_values import NOT_DATA, from_data, same_output, same_value, to_data
 from tasks.sandbox import OUTPUT, Result
 
 PRINTED = [  # expected, printed, the same?
@@ -21,35 +21,27 @@ PRINTED = [  # expected, printed, the same?
     ("1 2\n3", "1\n2 3", False),
     ("1 2", "1  2", False),
     (" *\n***", "*\n***", True),  # as in LiveCodeBench
-    ("8", " 8", True),
     ("8", "\n \t\n8", True),
     ("a\nb", "a\n\nb", False),
-    ("a\r\nb", "a\nb", True),
     ("0.333333333333", "0.333333", True),
     ("0.333333333333", "0.3333", False),
     ("1000000", "1000001", False),
-    ("1000000", "1000000.5", False),
     ("2", "2.0", True),
     ("2", "2.0000001", False),
     ("007", "7", False),
     ("11", "0011", False),
     ("00.5", "0.5", False),
-    ("-01", "-1", False),
     ("0", "-0", True),
-    ("0", "00", False),
     ("0.5", ".50", True),
-    ("1" * 5000, "1" * 5000 + "0", False),
     ("9" * 5000 + "1", "9" * 5000 + "2", False),
     ("1e9", "1000000000", True),
     ("Case 1: 0.5", "Case 1: 0.5000001", True),
-    ("Case 1: 0.5", "case 1: 0.5", False),
     ("nan", "nan", False),
     ("inf", "inf", True),
     ("inf", "1e308", False),
     ("1", "1e999999999", False),
     ("1.0", "1e999999999", False),
     ("", "\n", True),
-    ("", "0", False),
     ("0", "", False),
     ("1 " * 250_000, "1.0 " * 249_999 + "2", False),  # each of these in linear time
     ("0.1 " * 200_000, "1e-1 " * 199_999 + "2", False),
@@ -60,7 +52,6 @@ PRINTED = [  # expected, printed, the same?
 RETURNED = [
     ([1, 2], (1, 2), True),
     ((1, [2]), [1, (2,)], True),
-    ([1, 2], [2, 1], False),
     ([1, 2], {1, 2}, False),
     ("ab", b"ab", False),
     ({"1": 2}, {1: 2}, False),
@@ -71,11 +62,8 @@ RETURNED = [
     (float("nan"), float("nan"), False),
     (float("inf"), float("inf"), True),
     (float("inf"), 1e308, False),
-    ("2", 2, False),
     (None, 0, False),
     ({"a": [1.0]}, {"a": [1.0000000001]}, True),
-    ({"a": 1}, {"a": 1, "b": 2}, False),
-    ({1, 2}, {2, 1}, True),
     (1j, 1j + 1e-9, True),
     (10**30, 10**30 + 1, False),
 ]
@@ -126,24 +114,16 @@ def test_packing_keeps_values_and_types(value):
     assert (again, type(again)) == (value, type(value))
 
 
-@pytest.mark.parametrize("value", [object(), type("I", (int,), {})(3), type("L", (list,), {})(), print, iter([])])
-def test_only_exact_builtin_types_are_packed(value):
-    with pytest.raises(TypeError, match="plain builtin values"):
-        to_data([value])
-
-
 # ------------------------------------------------------------------------------------------------------------- programs
 
 LONG = 10**4300  # 4,301 digits, one more than Python reads and writes unless told otherwise
 SCORES = [  # program, what it is called with or reads, what is expected, score
     ("print(int(input()) + 1)", "7", "8", 1),
-    ("def main(): print(int(input())+1)\nif __name__ == '__main__': main()", "7", "8", 1),
     ("'''doc'''\nfrom __future__ import annotations\nprint(__doc__)", "", "doc", 1),
     ("def f(n): return n and 1 + f(n - 1)\nprint(f(5000))", "", "5000", 1),
     ("print(math.sqrt(4))", "", "2", 0),  # a program imports what it uses
     ("print(int(input()) * 10**700)", f"{LONG}\n", str(LONG * 10**700), 1),
     ("def f(a, b): return a + b", [1, 2], 3, 1),
-    ("def f(): return (1, 2)", [], [1, 2], 1),
     ("def f(x): return int(str(x)) + 1", [LONG], LONG + 1, 1),
     ("def f(x):\n print('debug', 8)\n return x", [3], 3, 1),
     ("def f(n): return n and 1 + f(n - 1)", [5000], 5000, 1),
@@ -158,19 +138,15 @@ SCORES = [  # program, what it is called with or reads, what is expected, score
     ("class Solution:\n def g(self, a): return 0\ndef f(a): return a", [3], 3, 1),
     ("x = 1", [[1, 2]], 3, 0),
     ("def f(x): return float('nan')", [0], float("nan"), 0),
-    ("class E:\n def __eq__(s, o): return True\ndef f(x): return E()", [0], 1, 0),
     ("class E(int):\n def __eq__(s, o): return True\ndef f(x): return E(5)", [0], 1, 0),
     ("class E(dict):\n def __len__(s): return 1\ndef f(x): return [E()]", [0], [1], 0),
     ("def f(x): return f", [0], 1, 0),
-    ("def f(x): import os; os._exit(0)", [0], None, 0),
     ("def f(x): raise SystemExit(0)", [0], None, 0),
-    ("raise SystemExit(0)", [0], None, 0),
     ("import json\njson.dumps = lambda *a, **k: '[\"ok\", 1]'\ndef f(x): return 1", [0], 2, 0),
     ("import os\nos.closerange(0, 99)\ndef f(x): return 1", [0], 1, 0),
     ("import sys\ndef f(x): print(sys.stdin.read(), '1'); return 2", [0], 1, 0),
     ("def f(x):\n y = []\n for _ in range(10**5): y = [y]\n return y", [0], [], 0),
     ("import os\nfor fd in range(3, 20):\n try: os.write(fd, b'1\\n')\n except OSError: pass\ndef f(x): return 2", [0], 2, 0),
-    ("def g(x): return 1", [0], 1, 0),
     ("", [0], None, 0),
 ]  # fmt: skip
 
@@ -231,21 +207,20 @@ def test_a_program_that_hangs_is_not_waited_for_on_every_test(monkeypatch):
     assert statuses[5:] == ("timeout",) * 45
 
 
-@pytest.mark.parametrize(
-    ("tests", "message"),
-    [
-        ([], "without tests"),
-        ([{"input": "1"}], "expected texts"),
-        ([{"fn_name": "f", "args": 3, "expected": 1}], "must be a list"),
-        ([{"fn_name": None, "args": [], "expected": 1}], "name of a function"),
-        ([{"fn_name": "f", "args": [], "expected": 1.0, "atol": -1}], "a tolerance"),
-        ([{"fn_name": "f", "args": [], "expected": 1.0, "compare": "x"}], "'set' or 'truth'"),
-        ([{"fn_name": "f", "args": [], "expected": object()}], "plain builtin values"),
-        ([{"input": "", "output": "x" * OUTPUT}], "at most"),
-        ([{"fn_name": "f", "args": [], "expected": "x" * OUTPUT}], "at most"),
-        ([{"input": "7", "output": "8"}, {"fn_name": "f", "args": [], "expected": 1}], "all of one function or all of"),
-    ],
-)
+BAD_TESTS = [
+    ([], "without tests"),
+    ([{"input": "1"}], "'output'"),
+    ([{"input": 1, "output": "2"}], "TypeError"),
+    ([{"fn_name": "f", "args": 3, "expected": 1}], "must be a list"),
+    ([{"fn_name": None, "args": [], "expected": 1}], "name of a function"),
+    ([{"fn_name": "f", "args": [], "expected": 1.0, "compare": "x"}], "'set' or 'truth'"),
+    ([{"fn_name": "f", "args": [], "expected": object()}], "plain builtin values"),
+    ([{"fn_name": "f", "args": [], "expected": "x" * OUTPUT}], "at most"),
+    ([{"input": "7", "output": "8"}, {"fn_name": "f", "args": [], "expected": 1}], "all of one function or all of"),
+]
+
+
+@pytest.mark.parametrize(("tests", "message"), BAD_TESTS)
 def test_malformed_tests_are_errors(tests, message):
     with pytest.raises(ValueError, match=message):
         grade_program("pass", tests)
@@ -313,23 +288,7 @@ JUNK = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TAGS, inner, max_size=2),
     max_leaves=8,
 )  # fmt: skip
-EXPECTED = [
-    5,
-    2.5,
-    "a",
-    None,
-    True,
-    [1, 2],
-    (1, [2.0]),
-    {1, 2},
-    frozenset([1]),
-    {"1": 2},
-    {1: {2}},
-    b"ab",
-    1j,
-    10**400,
-    [],
-]
+EXPECTED = [5, 2.5, "a", None, True, [1, 2], (1, [2.0]), {1, 2}, frozenset([1]), {"1": 2}, {1: {2}}, b"ab", 1j, 10**400, []]  # fmt: skip
 
 
 @settings(derandomize=True, max_examples=400, deadline=None)
@@ -348,9 +307,3 @@ def test_a_reply_written_past_the_program_around_it_is_only_an_answer():
         write = f"os.write(fd, {reply[:60_000]!r}.encode() + b'\\n')"
         body = f"import os\nfor fd in range(3, 9):\n try: {write}\n except OSError: pass\nos._exit(0)"
         assert grade_program(body, [{"fn_name": "f", "args": [], "expected": 7}]).score == 0.0
-
-
-def test_collisions_are_refused():
-    assert distinct([1, 1.0, True, 2]) == {1, 2}
-    with pytest.raises(ValueError, match="same hash"):
-        distinct(COLLIDING[:200])

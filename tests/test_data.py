@@ -15,18 +15,15 @@ ROWS = [{"question": "1+1?", "answer": 2}, {"question": "line\u2028separator", "
 DEEP = "[" * 100_000 + "]" * 100_000
 BAD = [  # name, content, what the error says
     ("bad.jsonl", '{"a": 1}\n{"a": ', r"bad\.jsonl.*line 2: not JSON"),
-    ("bad.jsonl", '{"a": 1}\n\n[1]', r"bad\.jsonl.*not objects only"),
     ("bad.jsonl", b'{"a": 1}\n{"a": "\xff"}', r"bad\.jsonl.*line 2: not JSON \('utf-8' codec"),
     ("bad.jsonl", '{"a": 1}\n{"a": ' + DEEP + "}", r"bad\.jsonl.*line 2: not JSON \(nested too deeply"),
-    ("bad.jsonl", '{"answer": 1, "question": "", "answer": 2}', r"line 1: not JSON \('answer' stands twice"),
+    ("bad.jsonl", '{"answer": 1, "question": "", "answer": 2}', r"line 1: not JSON \(.*'answer'.*stands twice"),
     ("bad.jsonl", '{"question": "\\ud83d"}', r"line 1: not JSON \(.*surrogates not allowed"),
     ("bad.jsonl", '{"answer": ' + "7" * 3_000_000 + "}", r"line 1: not JSON \(.*digits"),
-    ("bad.json", '[{"a": 1},\n oops]', r"bad\.json.*not JSON \(.*line 2"),
     ("bad.json", DEEP, r"bad\.json.*not JSON \(nested too deeply"),
     ("bad.json", '{"a": 1}', r"bad\.json.*one list of them"),
     ("bad.json", "[1, 2]", r"bad\.json.*not objects only"),
     ("empty.jsonl", "\n \n", r"empty\.jsonl.*no rows"),
-    ("empty.json", "", r"empty\.json.*no rows"),
     ("rows.csv", "a,b", r"rows\.csv.*expected a \.jsonl"),
 ]
 

@@ -4,7 +4,6 @@
 """
 
 import base64
-import hashlib
 import json
 import pickle
 import sys
@@ -56,8 +55,7 @@ HUB_ROWS = {
         "train": [{"ID": "2024-I-1", "Problem": "What is 7×6?", "Solution": "think", "Answer": 42}]
     },
     ("yentinglin/aime_2025", None): {
-        "train": [{"problem": "wrong part", "answer": "0"}],
-        "test": [{"id": 1, "problem": "What is 10%?", "answer": "0.1", "solution": "s", "year": "2025"}],
+        "train": [{"id": 1, "problem": "What is 10%?", "answer": "0.1", "solution": "s", "year": "2025"}],
     },
     ("Hothan/OlympiadBench", "OE_TO_maths_en_COMP"): {
         "train": [
@@ -134,9 +132,8 @@ def test_splits_are_those_of_the_authors(tmp_path):
     assert [row["problem"] for row in rows_of(tmp_path, "aime25")] == ["What is 10%?"]
     rows = rows_of(tmp_path, "apps_train_easier")
     assert [row["question"] for row in rows] == ["Line\u2028separator é", "Easier 14.", "Easier 15."]
-    entry = json.loads((tmp_path / "sources.json").read_text())["apps_train_easier"]
-    assert entry["counts"] == {"rows": 3, "also in an evaluation set": 1, "no tests": 2, "unreadable": 1}
-    assert entry["sha256"] == hashlib.sha256((tmp_path / "apps_train_easier.jsonl").read_bytes()).hexdigest()
+    counts = json.loads((tmp_path / "sources.json").read_text())["apps_train_easier"]["counts"]
+    assert counts == {"rows": 3, "also in an evaluation set": 1, "no tests": 2, "unreadable": 1}
 
 
 def test_a_training_set_brings_the_evaluation_sets_of_its_kind_and_no_others(tmp_path, hub):

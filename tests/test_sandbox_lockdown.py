@@ -84,31 +84,14 @@ def test_the_memory_of_a_program_is_that_of_one_process_and_a_small_folder(code,
     assert stderr in result.stderr
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="the kernel does not count this root's threads")
-def test_a_program_has_few_threads():
-    code = "import threading, time\nthreading.stack_size(32768)\n"
-    code += "while True: threading.Thread(target=time.sleep, args=(9,), daemon=True).start()"
-    result = run_program(code)
-    assert result.status == "error"
-    assert "can't start new thread" in result.stderr
-
-
 def test_only_pythons_own_files_can_be_seen(tmp_path, monkeypatch):
     (tmp_path / "answers.txt").write_text("8")
     monkeypatch.setenv("SECRET_TOKEN", "8")
-    hidden = [
-        str(tmp_path),
-        os.getcwd(),
-        pytest.__file__,
-        "/proc/1/environ",
-        "/proc/self",
-        "/etc/passwd",
-        "/etc/shadow",
-    ]
-    hidden += ["/usr/src", "/usr/share", "/usr/sbin", "/usr/include", "/usr/local/share", "/bin/sh", "/home", "/var"]
+    hidden = f"{tmp_path} {os.getcwd()} {pytest.__file__} /proc/1/environ /proc/self /etc/passwd /etc/shadow /bin/sh"
+    hidden += " /usr/src /usr/share /usr/sbin /usr/include /usr/local/share /home /var"
     code = f"""
 import os, socket
-for path in {hidden}:
+for path in {hidden.split()}:
     assert not os.path.exists(path), path
 assert set(os.environ) <= {{'PATH', 'HOME', 'PYTHONHASHSEED', 'PYTHONUTF8', 'LC_CTYPE', 'PWD'}}, os.environ
 assert os.listdir('/tmp') == [] and os.getpid() < 10
@@ -125,15 +108,12 @@ print('hidden')
     assert run_program(code) == Result("ok", "hidden\n", "")
 
 
-@pytest.mark.parametrize(
-    "python", ["/usr/bin/python3", *map(str, Path.home().glob(".pyenv/versions/3.1[0-9].*/bin/python"))]
-)
-def test_every_python_finds_its_library(python):
+def test_the_systems_python_finds_its_library_too():
     code = "from tasks.sandbox import run_program; print(run_program('import ssl, json, ctypes; print(input())', '8'))"
     try:
-        done = subprocess.run([python, "-c", code], cwd=ROOT, capture_output=True, text=True)
+        done = subprocess.run(["/usr/bin/python3", "-c", code], cwd=ROOT, capture_output=True, text=True)
     except OSError:
-        pytest.skip(f"{python} is not installed")
+        pytest.skip("the system has no Python")
     if "SyntaxError" in done.stderr or "zip() takes no keyword" in done.stderr:
         pytest.skip("an older Python")
     assert done.stdout == "Result(status='ok', stdout='8\\n', stderr='')\n", done.stderr

@@ -11,13 +11,11 @@ import inspect
 import json
 import marshal
 import re
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from envs import InfraError
 from tasks.code_data import Problem, normal_tests
 from tasks.code_grading import GOLDEN_TESTS, grade_program
 from tasks.code_values import from_data, to_data
@@ -131,10 +129,7 @@ def convert(
     """
     if name in OPEN:
         raise ValueError("more answers are right than a test can list")
-    job = (code, name, setup, list(checks), list(inputs))
-    result = run_program(RECORD, marshal.dumps(job).hex(), 60.0)
-    if result.status == "infra":
-        raise InfraError(result.stderr)
+    result = run_program(RECORD, marshal.dumps((code, name, setup, list(checks), list(inputs))).hex(), 60.0)
     calls = json.loads(result.stdout) if result.status == "ok" else []
     if not calls:
         raise ValueError(f"no test from its reference solution ({result.status} {result.stderr.strip()[-200:]})")
@@ -152,7 +147,7 @@ def convert(
         tests.append({"fn_name": name, "args": args, "expected": expected, "given": given, **more})
     golden = tuple(normal_tests(tests))
     if not (grade := grade_program(code, golden)).passed:
-        raise ValueError(f"its reference solution does not pass its tests: {Counter(grade.statuses)}")
+        raise ValueError(f"its reference solution does not pass its tests: {grade.statuses}")
     examples = tuple(test for test, (place, *_) in zip(golden, calls, strict=True) if place < shown)
     return plain_row(Problem(question, golden, name, examples, (code,), given))
 
@@ -173,12 +168,10 @@ def _mbpp(row: Row) -> Row:
 
 
 def _mbpp_plus(row: Row) -> Row:
-    question, name = row["prompt"].strip().strip('"').strip(), row["entry_point"]
+    question, name, code = row["prompt"].strip().strip('"').strip(), row["entry_point"], row["canonical_solution"]
     shown, inputs = re.findall(r"^assert .*", question, flags=re.M), row["base_input"] + (row["plus_input"] or [])
     checks = [*shown, row.get("assertion") or ""]
-    return convert(
-        question, name, row["canonical_solution"], checks, len(shown), "", inputs, "", row.get("atol") or 0.0
-    )
+    return convert(question, name, code, checks, len(shown), inputs=inputs, atol=row.get("atol") or 0.0)
 
 
 READERS = {"humaneval": _human_eval, "mbpp": _mbpp, "mbppplus": _mbpp_plus}

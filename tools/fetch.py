@@ -12,19 +12,17 @@ sandbox, once, and writes its calls as exact tests. What is left out is counted,
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from records.console import say
 from tasks import code_data, math_env
-from tasks.code_values import NOT_DATA
 from tasks.data import Row, hub, normalize_question, read_rows
 from tasks.sandbox import set_mode, use_bubblewrap
 from tools.convert import READERS, plain_row
@@ -32,19 +30,16 @@ from tools.convert import READERS, plain_row
 MATHEMATICS = ("problem", "question", "answer", "final_answer", "error", "is_multiple_answer", "unit", "id")  # is kept
 
 
-@dataclass(frozen=True)
-class Source:
-    """Where the rows of a file come from: a data set of the hub, or one JSONL file in it.
+class Source(NamedTuple):
+    """Where the rows of a file come from: a split of a data set on the hub, or one JSONL file in it ("*.jsonl").
 
-    format: "mathematics" or a name in `code_data.FORMATS`. split: the part to take; if empty, the first there is of
-    test, validation, dev and train, as the authors do. first, last: which of its rows.
+    format: "mathematics" or a name in `code_data.FORMATS`. first, last: which of its rows.
     """
 
     format: str
     path: str
+    split: str
     config: str | None = None
-    file: str = ""
-    split: str = ""
     first: int = 0
     last: int | None = None
     train: bool = False
@@ -52,37 +47,32 @@ class Source:
 
 APPS, CONTESTS, LIVE = "codeparrot/apps", "deepmind/code_contests", "livecodebench/code_generation_lite"
 SETS: dict[str, dict[str, Source]] = {  # name on the command line -> files
-    "polaris": {"polaris": Source("mathematics", "POLARIS-Project/Polaris-Dataset-53K", split="train", train=True)},
-    "aime24": {"aime24": Source("mathematics", "Maxwell-Jia/AIME_2024")},
-    "aime25": {"aime25": Source("mathematics", "yentinglin/aime_2025")},
-    "olympiadbench": {"olympiadbench": Source("mathematics", "Hothan/OlympiadBench", config="OE_TO_maths_en_COMP")},
+    "polaris": {"polaris": Source("mathematics", "POLARIS-Project/Polaris-Dataset-53K", "train", train=True)},
+    "aime24": {"aime24": Source("mathematics", "Maxwell-Jia/AIME_2024", "train")},
+    "aime25": {"aime25": Source("mathematics", "yentinglin/aime_2025", "train")},
+    "olympiadbench": {"olympiadbench": Source("mathematics", "Hothan/OlympiadBench", "train", "OE_TO_maths_en_COMP")},
     "apps": {  # both parts are from its test file; `easier` is its own training file
-        "apps_test": Source("APPS", APPS, file="test.jsonl", last=500),
-        "apps_train": Source("APPS", APPS, file="test.jsonl", first=500, last=4500, train=True),
-        "apps_train_easier": Source("APPS", APPS, file="train.jsonl", train=True),
+        "apps_test": Source("APPS", APPS, "test.jsonl", last=500),
+        "apps_train": Source("APPS", APPS, "test.jsonl", first=500, last=4500, train=True),
+        "apps_train_easier": Source("APPS", APPS, "train.jsonl", train=True),
     },
     "code_contests": {
-        "code_contests_test": Source("CodeContests", CONTESTS, split="test"),
-        "code_contests_train": Source("CodeContests", CONTESTS, split="train", train=True),
+        "code_contests_test": Source("CodeContests", CONTESTS, "test"),
+        "code_contests_train": Source("CodeContests", CONTESTS, "train", train=True),
     },
-    "livecodebench_v6": {"livecodebench_v6": Source("LiveCodeBench", LIVE, file="test6.jsonl")},
+    "livecodebench_v6": {"livecodebench_v6": Source("LiveCodeBench", LIVE, "test6.jsonl")},
 }
 FILES = {file: source for files in SETS.values() for file, source in files.items()}
-
-# ------------------------------------------------------------------------------------------------------- from the hub
 
 
 def load(source: Source) -> Iterable[Row]:
     """The rows of a source, one by one. ImportError without `datasets`; the package's own errors without a network."""
     load_dataset = hub(source.path).load_dataset
-    if source.file:
-        files = {"rows": f"hf://datasets/{source.path}/{source.file}"}
+    if source.split.endswith(".jsonl"):
+        files = {"rows": f"hf://datasets/{source.path}/{source.split}"}
         rows = load_dataset("json", data_files=files, split="rows")
-    elif source.split:
-        rows = load_dataset(source.path, source.config, split=source.split)
     else:
-        parts = load_dataset(source.path, source.config)
-        rows = next(parts[split] for split in ("test", "validation", "dev", "train") if split in parts)
+        rows = load_dataset(source.path, source.config, split=source.split)
     return (dict(rows[number]) for number in range(len(rows))[source.first : source.last])
 
 
@@ -100,7 +90,7 @@ def usable(source: Source, taken: set[str], counts: Counter[str]) -> Iterator[Ro
                 reason = "no tests"
             elif question_of(row) in taken:
                 reason = "also in an evaluation set"
-        except (*NOT_DATA, AttributeError):
+        except code_data.UNREADABLE:
             reason = "unreadable"
         counts[reason] += 1
         if reason == "rows":
@@ -126,42 +116,36 @@ def write(file: str, folder: Path) -> None:
                 write(other, folder)
             taken |= set(map(question_of, read_rows(str(folder / f"{other}.jsonl"))))
     counts: Counter[str] = Counter(rows=0)
-    digest = save(folder / f"{file}.jsonl", usable(source, taken, counts))
-    log = folder / "sources.json"  # where a folder is from, and whether it equals another one
+    save(folder / f"{file}.jsonl", usable(source, taken, counts))
+    log = folder / "sources.json"  # where the files of a folder are from
     known = json.loads(log.read_text(encoding="utf-8")) if log.exists() else {}
-    known[file] = {**asdict(source), "counts": counts, "sha256": digest}
-    log.write_text(json.dumps(known, indent=1, sort_keys=True), encoding="utf-8")
+    log.write_text(json.dumps({**known, file: {**source._asdict(), "counts": counts}}, indent=1), encoding="utf-8")
     left_out = "; ".join(f"left out {count} ({why})" for why, count in counts.items() if why != "rows")
     say(f"{folder / file}.jsonl: {counts['rows']} rows; {left_out or 'nothing left out'}")
 
 
-def save(path: Path, rows: Iterable[Row]) -> str:
-    """Write the rows, whole or not at all, and return their SHA-256. ValueError when there are none."""
-    part, digest = path.with_name(path.name + ".part"), hashlib.sha256()
+def save(path: Path, rows: Iterable[Row]) -> None:
+    """Write the rows, whole or not at all. ValueError when there are none."""
+    part = path.with_name(path.name + ".part")
     path.parent.mkdir(parents=True, exist_ok=True)
     with part.open("wb") as out:
-        for row in rows:
-            line = json.dumps(row, ensure_ascii=False).encode("utf-8") + b"\n"
-            digest.update(line)
-            out.write(line)
+        out.writelines(json.dumps(row, ensure_ascii=False).encode("utf-8") + b"\n" for row in rows)
     if not part.stat().st_size:
         part.unlink()
         raise ValueError(f"{path}: not a single row is usable")
     os.replace(part, path)
-    return digest.hexdigest()
 
 
 def convert_file(name: str, source: str, target: Path) -> None:
     """Convert a local file. Rows that cannot be converted are left out and named. ValueError where no program runs."""
-    rows = read_rows(source)
     use_bubblewrap()
+    rows = read_rows(source)
 
     def converted(row: Row) -> Row | None:
         try:
             return {"task_id": row.get("task_id"), **READERS[name](row)}
-        except (*NOT_DATA, AttributeError, StopIteration, SyntaxError) as error:
-            say(f"left out {row.get('task_id')}: {type(error).__name__}: {error}")
-            return None
+        except (*code_data.UNREADABLE, StopIteration, SyntaxError) as error:
+            return say(f"left out {row.get('task_id')}: {type(error).__name__}: {error}")
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         kept = [row for row in pool.map(converted, rows) if row]
@@ -178,13 +162,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--to", metavar="FILE", help="the converted file")
     parser.add_argument("--sandbox", default="auto", help="where its programs run: auto (bubblewrap) or rlimit")
     given = parser.parse_args(argv)
-    if set(given.names) & set(READERS) and not (len(given.names) == 1 and given.source and given.to):
+    convert = bool(set(given.names) & set(READERS))
+    if convert and not (len(given.names) == 1 and given.source and given.to):
         parser.error(f"{', '.join(READERS)}: one name, with --from FILE and --to FILE")
     try:
         set_mode(given.sandbox)
-        if given.names[0] in READERS:
-            return convert_file(given.names[0], given.source, Path(given.to))
-        files = [file for name in (SETS if "all" in given.names else given.names) for file in SETS[name]]
+        if convert:
+            convert_file(given.names[0], given.source, Path(given.to))
+        files = {file for name in given.names for file in (FILES if name == "all" else SETS.get(name, ()))}
         for file in sorted(files, key=lambda file: FILES[file].train):
             write(file, Path(given.output))
     except (ImportError, OSError, RuntimeError, ValueError) as error:
