@@ -14,14 +14,13 @@ import argparse
 import html
 import json
 import re
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from options import Config, load
+from options import Config, errors_in_one_line, load
 from records.console import half_up, say
 from records.run_folder import read_object, read_rows, write_text
 
@@ -29,25 +28,24 @@ Row = dict[str, Any]
 TEMPLATE = Path(__file__).parent / "records" / "page.html"
 POINTS = 1000  # of a curve
 TREE_BYTES = 6_500_000  # of trees.jsonl in one page, which then opens in a second
-# What the page needs of each file, by an example: "*" are all other keys, "way?" may be missing, () holds a text or a
-# list, ... is a number or a list.
+# An example of each row that the page needs, see `fits`.
 CANDIDATE = {
     "text": "", "tokens": 0, "team": 0, "local": 0, "reward": 0, "advantage": 0, "truncated": True, "committed": True,
-    "valid": True, "info": {"*": 0}, "board?": 0, "way?": [[0]],
+    "valid": True, "info": {"*": 0}, "board": (0, None), "way": ([[0]], None),
 }  # fmt: skip
-STAGE = {"turn": 0, "agent": "", "prompt": [0], "board?": 0, "candidates": [CANDIDATE]}
+STAGE = {"turn": 0, "agent": "", "prompt": [0], "board": (0, None), "candidates": [CANDIDATE]}
 TREE = {
     "step": 0, "env": 0, "messages": [{"role": "", "content": ""}], "boards": [("", [""])],
     "episodes": [{"ended": "", "solved": True, "stages": [STAGE]}],
 }  # fmt: skip
-NEEDED = {
+FILES = {
     "run.json": {"sessions": [{"command": "", "date": "", "versions": {"*": ""}}]},
-    "metrics.jsonl": {"step": 0, "*": ...},
-    "timing.jsonl": {"step": 0, "*": ...},
+    "metrics.jsonl": {"step": 0, "*": (0.0, [0])},
+    "timing.jsonl": {"step": 0, "*": 0},
     "evaluations.jsonl": {"step": 0, "success": 0, "se": 0, "n": 0, "formats": {"*": 0}},
     "trees.jsonl": TREE,
     "boards.jsonl": TREE,
-}  # fmt: skip
+}
 CHARTS = (  # title, what it says, its metrics ("/reward": that of every agent), whether it is a share of 1
     ("Success", "Held-out: one greedy chain a level, bars are ±1 standard error. Training: the best of K at every "
      "action (chains: as sampled).", ("held-out", "training"), True),
@@ -67,6 +65,27 @@ CHARTS = (  # title, what it says, its metrics ("/reward": that of every agent),
 )  # fmt: skip
 
 
+def fits(value: Any, example: Any) -> bool:
+    """Whether a value has all that the example has, of the same kinds.
+
+    "*" stands for all keys, the item of a list for all items, 0 for a number, 0.0 also for NaN, a tuple for either one.
+    """
+    if isinstance(example, tuple):
+        return any(fits(value, one) for one in example)
+    if isinstance(example, dict):
+        names = {*example, *(value if "*" in example and isinstance(value, dict) else ())} - {"*"}
+        return isinstance(value, dict) and all(
+            fits(value.get(name), example.get(name, example.get("*"))) for name in names
+        )
+    if isinstance(example, list):
+        return isinstance(value, list) and all(fits(item, example[0]) for item in value)
+    if isinstance(value, float) and isinstance(example, float):
+        return True
+    if isinstance(example, (int, float)) and not isinstance(example, bool):
+        return isinstance(value, (int, float)) and abs(value) < 2**53
+    return isinstance(value, type(example))
+
+
 @dataclass(frozen=True)
 class Saved:
     """The files of a run folder. Everything but the options and the metrics may be empty."""
@@ -75,8 +94,7 @@ class Saved:
     config: Config
     sessions: list[Row]
     rows: list[Row]  # of metrics, timing and evaluations, with the steps that were done then (from 1 in training)
-    trees: list[Row]
-    boards: list[Row]
+    sets: dict[str, list[Row]]  # trees of training levels, and of held-out levels
 
     @property
     def steps(self) -> str:
@@ -88,60 +106,35 @@ def read_run(folder: Path) -> Saved:
     kind than train.py writes.
     """
     config, found = load(folder), dict[str, list[Row]]()
-    for name, needed in NEEDED.items():
+    for name, example in FILES.items():
         path = folder / name
-        read = read_rows if path.suffix == ".jsonl" else lambda path: [read_object(path)]
-        found[path.stem] = [
-            as_needed(row, needed, f"{path}, row {number}")
-            for number, row in enumerate(read(path) if path.exists() else (), 1)
-        ]
+        found[path.stem] = [read_object(path)] if name == "run.json" and path.exists() else read_rows(path)
+        if odd := [number for number, row in enumerate(found[path.stem], 1) if not fits(row, example)]:
+            raise ValueError(f"{path}, row {odd[0]} is not what train.py writes")
     if not found["metrics"]:
         raise ValueError(f"{folder / 'metrics.jsonl'} has no finished step yet: wait for the first one")
-    trees = found["trees"]
-    if steps := list(dict.fromkeys(row["step"] for row in trees)):  # every n-th one and the last
-        kept = {*steps[:: (folder / "trees.jsonl").stat().st_size // TREE_BYTES + 1], steps[-1]}
-        trees = [row for row in trees if row["step"] in kept]
-    sessions = [session for row in found["run"] for session in row["sessions"]]
     rows = [{**row, "step": row["step"] + 1} for row in found["metrics"] + found["timing"]]
     rows = [{**row, "training": row["solved"]} if "solved" in row else row for row in rows]
     for row in found["evaluations"]:
         formats = {f"{agent}/held-out format": share for agent, share in row["formats"].items()}
         rows.append({"step": row["step"], "held-out": row["success"], "se": row["se"], "n": row["n"], **formats})
-    return Saved(folder, config, sessions, rows, trees, found["boards"])
-
-
-def as_needed(value: Any, needed: Any, place: str) -> Any:
-    """`value` if it has all that `needed` has, of the same kinds. ValueError naming the place if not."""
-    if isinstance(needed, tuple):
-        as_needed(value, needed[isinstance(value, list)], place)
-    elif isinstance(needed, dict) and isinstance(value, dict):
-        for name in (*needed, *(value if "*" in needed else ())):
-            if (key := name.rstrip("?")) in value:
-                as_needed(value[key], needed.get(name, needed.get("*")), f"{place}, {key}")
-            elif name == key != "*":
-                raise ValueError(f"{place}: {name} is missing")
-    elif isinstance(needed, list) and isinstance(value, list):
-        for item in value:
-            as_needed(item, needed[0], place)
-    else:
-        kinds = {int: (int, float), type(...): (int, float, list)}.get(type(needed), type(needed))
-        too_large = isinstance(value, int) and abs(value) > 2**53
-        infinite = needed == 0 and isinstance(value, float) and not isfinite(value)
-        if not isinstance(value, kinds) or too_large or infinite:
-            raise ValueError(f"{place}: {str(value)[:40]!r} is not what train.py writes")
-    return value
+    trees = found["trees"]
+    if steps := list(dict.fromkeys(row["step"] for row in trees)):  # every n-th one and the last
+        kept = {*steps[:: (folder / "trees.jsonl").stat().st_size // TREE_BYTES + 1], steps[-1]}
+        trees = [row for row in trees if row["step"] in kept]
+    sessions = [session for row in found["run"] for session in row["sessions"]]
+    return Saved(folder, config, sessions, rows, {"training": trees, "held-out": found["boards"]})
 
 
 # -------------------------------------------------------------------------------------------------------------- drawing
 
 
-def lines(rows: Iterable[Row], metrics: Sequence[str], prefix: str = "") -> list[Row]:
+def lines(rows: Sequence[Row], metrics: Sequence[str], prefix: str = "") -> list[Row]:
     """The curves of a chart: one for each agent, policy or file that has such a metric. No number is a gap."""
-    rows = list(rows)
     found = []
     names = dict.fromkeys(name for row in rows for name in row)
-    for name in (name for name in names if {name, "/" + name.rpartition("/")[2]} & set(metrics)):
-        known = [row for row in rows if isinstance(row.get(name), (int, float))]
+    for name in (name for name in names if {name, "/" + name.rpartition("/")[2]} & {*metrics}):
+        known = [row for row in rows if name in row]
         known = [*known[: -1 : len(known) // POINTS + 1], *known[-1:]]
         line: Row = {"name": prefix + (name.rpartition("/")[0] or name), "x": [row["step"] for row in known]}
         line["y"] = [row[name] if isfinite(row[name]) else None for row in known]
@@ -161,7 +154,7 @@ def facts(run: Saved) -> list[tuple[str, str]]:
         ("Training", f"{run.steps}, {config.envs_per_step} environments each"),
     ]
     if tested:
-        values = " → ".join(half_up(row["held-out"], 3) for row in (tested[0], tested[-1])[-len(tested) :])
+        values = " → ".join(half_up(row["held-out"], 3) for row in (*tested[:-1][:1], tested[-1]))
         found.append(("Held-out success", f"{values} (n = {tested[-1]['n']}, se {half_up(tested[-1]['se'], 3)})"))
     for session in run.sessions:
         versions = ", ".join(f"{name} {number}" for name, number in session["versions"].items())
@@ -185,15 +178,14 @@ def page(runs: Sequence[Saved]) -> str:
     names = [str(run.folder) if several else run.folder.resolve().name for run in runs]
     charts = []
     for title, note, metrics, share in CHARTS:
-        labelled = zip(runs, names if several else [""], strict=True)
-        series = [line for run, name in labelled for line in lines(run.rows, metrics, f"{name} ".lstrip())]
+        each = zip(runs, names, strict=True)
+        series = [line for run, name in each for line in lines(run.rows, metrics, f"{name} " if several else "")]
         if series:
             charts.append({"title": title, "note": note, "share": share, "series": series})
-    trees = {"training": first.trees, "held-out": first.boards}
     data = {
         "facts": overlay(runs) if several else facts(first),
         "charts": charts,
-        "sets": {name: rows for name, rows in trees.items() if rows and not several},
+        "sets": {name: rows for name, rows in first.sets.items() if rows and not several},
         "alpha": first.config.alpha,
         "normalize": first.config.normalize,
     }
@@ -210,13 +202,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = parser.parse_args(argv)
     several, first = len(given.runs) > 1, given.runs[0]
     output = given.output or (first.resolve().parent / "comparison.html" if several else first / "report.html")
-    try:
+    with errors_in_one_line("report.py"):
         runs = [read_run(folder) for folder in given.runs]
         write_text(output, page(runs))  # in one step: a link of this name is replaced, what it leads to stays as it is
-    except (ValueError, OSError) as error:
-        sys.exit(f"report.py: error: {error}")
-    trees = sum(len(run.trees) for run in runs)
-    say(f"{output}: {', '.join(run.steps for run in runs)}, {trees} trees, {output.stat().st_size / 1e6:.1f} MB")
+    say(f"{output}: {', '.join(run.steps for run in runs)}, {output.stat().st_size / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":

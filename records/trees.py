@@ -11,11 +11,10 @@
               "truncated": false, "committed": false, "valid": true, "info": {"format": 1.0}, "board": 1,
               "way": [[0, 0], [0, 1]]}, ...]}, ...]}]}
 
-A stage is one agent in one turn; its `prompt` numbers the row's `messages`, each written once (the rules repeat in
-every prompt: a file of chains would be three times as large). `board` numbers `boards` in the same way: the board
-before the stage, and after the candidate, as rows of cells or as text (`Env.picture`, `render`); it is missing where
-there is none. `way`: the cells through which the answer leads. A tree is one episode with K candidates at every stage;
-plain GRPO (chains) gives K episodes, numbered by `trajectory`, with one candidate at every stage.
+A stage is one agent in one turn. `prompt` and `board` number the row's `messages` and `boards`, each written once; the
+board is the one before the stage, or after the candidate (`Env.picture`, else `render`; missing where there is none).
+`way`: the cells through which the answer leads. A tree is one episode with K candidates at every stage; plain GRPO
+(chains) gives K episodes, numbered by `trajectory`, with one candidate at every stage.
 
 `boards.jsonl` has the same rows of a few held-out levels at every evaluation, the same levels every time.
 """
@@ -24,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any
 
 from envs import Env, InfraError
 from grouping import Sample
@@ -33,7 +32,6 @@ from rollout import Decode, Episode, Rollout
 from tasks.walk import with_arrows
 
 Row = dict[str, Any]
-Item = TypeVar("Item")
 
 
 def tree_rows(
@@ -41,9 +39,8 @@ def tree_rows(
 ) -> list[Row]:
     """`limit` environments of a rollout, one row each in order: the first that have a group with a signal, then others.
 
-    Call it after `assign_advantages`. `decode(agent, ids)` has to be that of the rollout, so that candidates are shown
-    as the environment read them. `level(env)` is the environment as it was before the rollout: the rollout keeps no
-    states, so what is recorded is played once more. Without it no boards are recorded.
+    Call it after `assign_advantages`. `decode(agent, ids)` is that of the rollout. `level(env)` is the environment as
+    it was before: the rollout keeps no states, so what is recorded is played once more; without it there are no boards.
     """
     envs: dict[int, list[Episode]] = {}
     for episode in result.episodes:
@@ -64,15 +61,20 @@ def _episode(episode: Episode, decode: Decode, env: Env | None, row: Row) -> Row
     """One episode from the state `env` on; messages and boards that are new go to the end of those of the row."""
     prompts = {(action.turn, action.agent): action.messages for action in episode.actions}
     stages = []
-    for key, candidates in groupby(episode.samples, key=lambda sample: sample.key):
-        stage: Row = {"turn": key.turn, "agent": key.agent, "prompt": [], "candidates": []}
-        _add_board(stage, env, row)
+    for key, samples in groupby(episode.samples, key=lambda sample: sample.key):
+        stage: Row = {"turn": key.turn, "agent": key.agent, **_board(env, row), "candidates": []}
         after = None
-        for sample in candidates:
-            text = decode(key.agent, sample.response_ids)
-            twin = _play_again(env, sample, text)
-            stage["candidates"].append(_candidate(sample, text))
-            _add_board(stage["candidates"][-1], twin, row)
+        for sample in samples:
+            candidate = {
+                "text": decode(key.agent, sample.response_ids),
+                "tokens": len(sample.response_ids),
+                **{name: round(getattr(sample, name), 6) for name in ("team", "local", "reward", "advantage")},
+                **{name: getattr(sample, name) for name in ("truncated", "committed", "valid")},
+                "info": {name: round(value, 6) for name, value in sample.info.items()},
+            }
+            if twin := _play_again(env, sample, candidate["text"]):
+                candidate |= _board(twin, row) | ({"way": twin.way} if twin.way else {})
+            stage["candidates"].append(candidate)
             after = twin if sample.committed else after
         # where no candidate could be scored no messages were kept: the prompt is shown as the model read it
         as_read = [{"role": "prompt", "content": decode(key.agent, sample.prompt_ids)}]
@@ -84,8 +86,8 @@ def _episode(episode: Episode, decode: Decode, env: Env | None, row: Row) -> Row
 
 
 def _play_again(env: Env | None, sample: Sample, text: str) -> Env | None:
-    """The state after this answer. None where it has no board, was not scored, takes long to score again, or is worth
-    something else this time: then it would be another board.
+    """The state after this answer. None where it was not scored, takes long to score again, or is worth something else
+    this time: then it would be another board.
     """
     if env is None or not sample.valid or (env.slow_scoring and not sample.committed):
         return None
@@ -97,28 +99,16 @@ def _play_again(env: Env | None, sample: Sample, text: str) -> Env | None:
     return twin if (reward.team, reward.local) == (sample.team, sample.local) else None
 
 
-def _add_board(place: Row, env: Env | None, row: Row) -> None:
-    if env is not None and (board := env.picture() or env.render()):
-        place["board"] = _number(board, row["boards"])
-        if "text" in place and env.way:
-            place["way"] = env.way
+def _board(env: Env | None, row: Row) -> Row:
+    board = env and (env.picture() or env.render())
+    return {"board": _number(board, row["boards"])} if board else {}
 
 
-def _number(item: Item, items: list[Item]) -> int:
+def _number(item: Any, items: list[Any]) -> int:
     """The place of an item in a list, at its end if it is new."""
     if item not in items:
         items.append(item)
     return items.index(item)
-
-
-def _candidate(sample: Sample, text: str) -> Row:
-    return {
-        "text": text,
-        "tokens": len(sample.response_ids),
-        **{name: round(getattr(sample, name), 6) for name in ("team", "local", "reward", "advantage")},
-        **{name: getattr(sample, name) for name in ("truncated", "committed", "valid")},
-        "info": {name: round(value, 6) for name, value in sample.info.items()},
-    }
 
 
 def transcript(row: Row, limit: int = 4) -> str:
@@ -126,8 +116,7 @@ def transcript(row: Row, limit: int = 4) -> str:
     episode = row["episodes"][0]
     lines = [f"--- example, step {row['step'] + 1}, environment {row['env'] + 1} ---"]
     for stage in episode["stages"][:limit]:
-        seen = row["messages"][stage["prompt"][-1]]["content"]
-        lines += [f"[turn {stage['turn'] + 1}, {stage['agent']} sees]", seen]
+        lines += [f"[turn {stage['turn'] + 1}, {stage['agent']} sees]", row["messages"][stage["prompt"][-1]]["content"]]
         for chosen in (candidate for candidate in stage["candidates"] if candidate["committed"]):
             best = f"best of {len(stage['candidates'])}" if len(stage["candidates"]) > 1 else "its answer"
             worth = f"team {half_up(chosen['team'])}, local {half_up(chosen['local'])}"
