@@ -8,14 +8,13 @@
 
 Every training is a single-threaded `train.py` with its own folder under --output-dir; options that are not listed below
 go to all of them. Repeat the command to continue after a stop: finished runs are kept, unfinished ones resume. At the
-end, or at --time-limit, `experiments.md`, `.svg` and `.json` are written there.
+end, at --time-limit or at Ctrl-C, `experiments.md`, `.svg` and `.json` are written there.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import platform
 import signal
@@ -28,10 +27,11 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from options import parse
+from options import errors_in_one_line, parse
 from records.console import say
+from records.run_folder import append_row, read_object
 from studies.results import collect, learning_curve, play_path, run_folder, table
-from studies.rows import NEAR, SINGLE, TABLES, TRAININGS, TURNS, Method, options_of
+from studies.rows import NEAR, SINGLE, TABLES, TURNS, Method, options_of
 
 EVERY = 10  # steps between held-out evaluations and checkpoints
 COMMON = f"--device cpu --trees 0 --keep 1 --report-every {EVERY} --save-every {EVERY}"
@@ -74,7 +74,7 @@ def make_plan(own: argparse.Namespace, words: Sequence[str]) -> Plan:
         lacks.append(SINGLE)
 
     def fits(row: Method) -> bool:
-        options = " ".join(TRAININGS[name] for name in row.trainings)
+        options = " ".join(row.trainings)
         return {*row.team} <= {*team} and (row.quick or not own.quick) and not any(word in options for word in lacks)
 
     name = "" if config.task == "plan_path" else f"-{config.task.rpartition(':')[2]}"
@@ -90,36 +90,36 @@ def finished(folder: Path, options: Sequence[str]) -> bool:
 
 
 def start_training(folder: Path, options: Sequence[str]) -> subprocess.Popen:
-    """train.py in a process of its own, what it prints in train.log. ValueError when the run has other options."""
+    """train.py in a process of its own, what it prints in train.log."""
     folder.mkdir(parents=True, exist_ok=True)
-    note, resume = folder / "train.args", ["--resume"] if (folder / "config.json").exists() else []
-    note.write_text(" ".join(options), encoding="utf-8")
+    (folder / "train.args").write_text(" ".join(options), encoding="utf-8")
+    resume = ["--resume"] if (folder / "config.json").exists() else []
     with open(folder / "train.log", "ab") as log:
         command = [sys.executable, str(Path(__file__).with_name("train.py")), *options, *resume]
         return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
 
-def run_trainings(runs: Mapping[Path, Sequence[str]], parallel: int, seconds: float = math.inf) -> list[str]:
-    """Run trainings, `parallel` at a time, for at most `seconds`. Returns a message for each that failed.
+def run_trainings(runs: Mapping[Path, Sequence[str]], parallel: int) -> list[str]:
+    """Run trainings, `parallel` at a time, until all have ended or somebody interrupts. No process is left behind.
 
-    No process is left behind, however this ends.
+    Returns a message for each that failed.
     """
     waiting, running, failures = list(runs), dict[Path, subprocess.Popen](), list[str]()
-    deadline = time.monotonic() + seconds
-    bar = tqdm(desc="trainings", total=len(runs))  # of those that were not finished before
     try:
-        while (waiting or running) and time.monotonic() < deadline:
-            while waiting and len(running) < parallel:
-                folder = waiting.pop(0)
-                running[folder] = start_training(folder, runs[folder])
-            time.sleep(POLL)  # trainings take minutes
-            for folder in [folder for folder, process in running.items() if process.poll() is not None]:
-                bar.update()
-                if code := running.pop(folder).returncode:
-                    said = (folder / "train.log").read_text(encoding="utf-8", errors="replace").strip()
-                    failures.append(f"{folder} failed (exit {code}): {said.rpartition(chr(10))[2]}")
+        with tqdm(desc="trainings", total=len(runs)) as bar:  # of those that were not finished before
+            while waiting or running:
+                while waiting and len(running) < parallel:
+                    folder = waiting.pop(0)
+                    running[folder] = start_training(folder, runs[folder])
+                time.sleep(POLL)  # trainings take minutes
+                for folder in [folder for folder, process in running.items() if process.poll() is not None]:
+                    bar.update()
+                    if code := running.pop(folder).returncode:
+                        said = (folder / "train.log").read_text(encoding="utf-8", errors="replace").strip()
+                        failures.append(f"{folder} failed (exit {code}): {said.rpartition(chr(10))[2]}")
+    except KeyboardInterrupt:
+        print(f"{len(waiting) + len(running)} runs are not finished; the same command goes on with them")
     finally:
-        bar.close()
         for process in running.values():
             process.terminate()  # a training can be resumed no matter when it is stopped
         for process in running.values():
@@ -127,8 +127,6 @@ def run_trainings(runs: Mapping[Path, Sequence[str]], parallel: int, seconds: fl
                 process.wait(10)
             except subprocess.TimeoutExpired:
                 process.kill()  # it did not listen
-    if waiting or running:
-        print(f"{len(waiting) + len(running)} runs are not finished; the same command goes on with them")
     return failures
 
 
@@ -151,14 +149,15 @@ def play_teams(plan: Plan) -> None:
             path.write_text(json.dumps([result.success, result.n]), encoding="utf-8")
 
 
-def run(plan: Plan, parallel: int, seconds: float) -> list[str]:
+def run(plan: Plan, parallel: int) -> list[str]:
     """Train what is missing, play the teams of checkpoints, note where and when. Returns messages of failed runs."""
     for folder, options in plan.runs.items():  # before anything starts: what is there belongs to this table
         note = folder / "train.args"
         if (folder / "config.json").exists() and not (note.exists() and note.read_text() == " ".join(options)):
             raise ValueError(f"{folder} holds a run with other options: name another --output-dir, or delete it")
     started, missing = time.time(), {run: words for run, words in plan.runs.items() if not finished(run, words)}
-    failures = run_trainings(missing, parallel, seconds)
+    failures = run_trainings(missing, parallel)
+    signal.alarm(0)  # there is time to play and to write
     play_teams(plan)
     session = {
         "command": " ".join(["python", *sys.argv]),
@@ -168,23 +167,21 @@ def run(plan: Plan, parallel: int, seconds: float) -> list[str]:
         "jobs": parallel,
         "machine": f"{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}",
     }
-    with open(plan.folder / "sessions.jsonl", "a", encoding="utf-8") as file:
-        file.write(json.dumps(session) + "\n")
+    append_row(plan.folder / "sessions.jsonl", session)
     return failures
 
 
-def write_page(results: dict, path: Path) -> str:
-    """Write table and figure beside `path`, the results as JSON; returns the table and says what was written."""
+def write_page(results: dict, path: Path) -> None:
+    """The table and the figure beside `path`, the results as JSON; the table is shown too."""
     markdown = table(results)
     path.with_suffix(".md").write_text(markdown, encoding="utf-8")
+    say(markdown)
     try:
         from studies.figure import figure  # the only use of matplotlib
     except ImportError as error:
-        return (
-            f"{markdown}\nwritten: {path}, .md; no figure ({error}): pip install -r requirements-dev.txt, then --page"
-        )
+        raise ImportError(f"no figure ({error}): pip install -r requirements-dev.txt, then --page {path}") from None
     path.with_suffix(".svg").write_text(figure(results), encoding="utf-8")
-    return f"{markdown}\nwritten: {path}, .md, .svg"
+    say(f"written: {path}, .md, .svg")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -196,27 +193,27 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, nargs="+", metavar="N", help="default: 0 1 2 3 4 (quick: 0 1)")
     parser.add_argument("--steps", type=int, metavar="N", help="training steps of a run (default: 60; quick: 20)")
     parser.add_argument("--jobs", type=int, metavar="N", default=os.cpu_count(), help="runs at a time (default: cores)")
-    parser.add_argument("--time-limit", type=float, metavar="SECONDS", default=math.inf, help="then trainings stop")
+    parser.add_argument("--time-limit", type=int, metavar="SECONDS", default=0, help="then trainings stop")
     parser.add_argument("--output-dir", metavar="DIR", help="default: runs/experiments (quick: runs/experiments-quick)")
     parser.add_argument("--page", metavar="FILE", type=Path, help="train nothing: table and figure of these results")
     own, words = parser.parse_known_args(argv)
     # for the children: one thread each, no GPU, and no warning of tokenizers in forked processes
     os.environ.update(OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="", TOKENIZERS_PARALLELISM="false")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` ends the children
-    failures: list[str] = []
-    try:
+    for number in (signal.SIGTERM, signal.SIGALRM):  # as Ctrl-C: the children end, and the table is written
+        signal.signal(number, signal.default_int_handler)
+    signal.alarm(own.time_limit)
+    with errors_in_one_line("experiments.py"):
         if own.page:
-            results, path = json.loads(own.page.read_text(encoding="utf-8")), own.page
-        else:
-            plan = make_plan(own, words)
-            failures = run(plan, own.jobs, own.time_limit)
-            results, path = collect(plan.folder, plan.tables, plan.seeds, plan.steps), plan.folder / "experiments.json"
-            path.write_text(json.dumps(results, indent=1), encoding="utf-8")
-        say(write_page(results, path))
-    except (ValueError, OSError) as error:
-        sys.exit(f"experiments.py: error: {error}")
-    if failures:
-        sys.exit("experiments.py: error: " + "\n".join(failures))
+            write_page(read_object(own.page), own.page)
+            return
+        plan = make_plan(own, words)
+        failures = run(plan, own.jobs)
+        path = plan.folder / "experiments.json"
+        results = collect(plan.folder, plan.tables, plan.seeds, plan.steps)
+        path.write_text(json.dumps(results, indent=1), encoding="utf-8")
+        write_page(results, path)
+        if failures:
+            raise ValueError("; ".join(failures))
 
 
 if __name__ == "__main__":

@@ -17,14 +17,13 @@ from grouping import Sample
 from records.console import half_up
 from rollout import Rollout
 
-Sums = dict[str, Any]  # numbers, and dictionaries of them
 WIDTH = 80  # columns of a step line
 NO_SIGNAL = 0.7  # above this share of groups without a signal, in a team that solves little, a person is told
 LOGPROB_GAP = 0.1  # nats: the engine does not sample from the weights that are trained
 
 
 def rollout_metrics(
-    result: Rollout, counts: Mapping[str, int], add_up: Callable[[Sums], Sums] = lambda sums: sums
+    result: Rollout, counts: Mapping[str, int], add_up: Callable[[dict], dict] = lambda sums: sums
 ) -> dict[str, Any]:
     """`solved`, `turns`, counts of groups, and for each agent the means over its candidates (docs/runs.md).
 
@@ -62,23 +61,18 @@ def rollout_metrics(
 
 
 def _agent_sums(agent: str, samples: Sequence[Sample]) -> dict[str, float]:
-    """How many candidates of the agent were scored, and the sums of what is reported as their means.
-
-    A part that an environment reports under one of our own names does not replace it.
-    """
+    """How many candidates of the agent were scored, and the sums of what is reported as their means."""
     scored = [sample for sample in samples if sample.key.agent == agent and sample.valid]
-    if not scored:
-        return {"scored": 0}
-    parts: dict[str, list[float]] = {
-        "reward": [sample.reward for sample in scored],
-        "team": [sample.team for sample in scored],
-        "local": [sample.local for sample in scored],
-        "length": [len(sample.response_ids) for sample in scored],
-        "truncated": [sample.truncated for sample in scored],
-    }
-    named = dict.fromkeys(name for sample in scored for name in sample.info)
-    parts |= {name: [s.info.get(name, 0.0) for s in scored] for name in named if name not in (*parts, "scored")}
-    return {"scored": len(scored), **{name: fsum(values) for name, values in parts.items()}}
+    sums: dict[str, float] = {"scored": len(scored)}
+    if scored:
+        for name in ("reward", "team", "local"):
+            sums[name] = fsum(getattr(sample, name) for sample in scored)
+        sums["length"] = fsum(len(sample.response_ids) for sample in scored)
+        sums["truncated"] = fsum(sample.truncated for sample in scored)
+    for name in dict.fromkeys(name for sample in scored for name in sample.info):
+        # a part that an environment reports under one of our own names does not replace it
+        sums.setdefault(name, fsum(sample.info.get(name, 0.0) for sample in scored))
+    return sums
 
 
 def groups_per_turn(groups: Mapping[Hashable, Sequence[Sample]]) -> dict[str, int]:
@@ -87,19 +81,20 @@ def groups_per_turn(groups: Mapping[Hashable, Sequence[Sample]]) -> dict[str, in
 
 
 def alarms(row: Mapping[str, Any], policies: Sequence[str]) -> list[str]:
-    """What a person should know about this step. A team that solves its levels may well have few groups to learn from,
-    because all K answers are right: that is no alarm.
-    """
+    """What a person should know about this step."""
     found = []
+    # a team that solves its levels may well have few groups to learn from, because all K answers are right
     if row["groups/dead_share"] > NO_SIGNAL and row["solved"] < 0.5:
         found.append(
             f"{row['groups/dead_share']:.0%} of the groups have no signal (all K rewards are equal) and teach nothing: "
             "more candidates, other levels or a better start would help"
         )
-    for name in policies:
-        if row.get(f"{name}/logprob_gap", 0.0) > LOGPROB_GAP:
-            found.append(f"policy {name}: engine and trainer differ by {row[f'{name}/logprob_gap']:.2f} nats a token")
-    return found
+    gaps = {name: row.get(f"{name}/logprob_gap", 0.0) for name in policies}
+    return found + [
+        f"policy {name}: engine and trainer differ by {gap:.2f} nats a token"
+        for name, gap in gaps.items()
+        if gap > LOGPROB_GAP
+    ]
 
 
 def step_line(
@@ -111,15 +106,16 @@ def step_line(
     `policies`; "-" has not been scored or trained in this step.
     """
 
-    def numbers(names: list[str]) -> str:
-        return "/".join(half_up(row[name]) if name in row else "-" for name in names)
+    def numbers(names: Sequence[str], metric: str) -> str:
+        values = (row.get(f"{name}/{metric}") for name in names)
+        return "/".join("-" if value is None else half_up(value) for value in values)
 
     line, *others = (
         f"step {row['step'] + 1}/{steps}",
         f"{solved} {half_up(row['solved'])}",
-        f"reward {numbers([f'{agent}/reward' for agent in agents])}",
+        f"reward {numbers(agents, 'reward')}",
         f"signal {1 - row['groups/dead_share']:.0%}",
-        f"entropy {numbers([f'{name}/entropy' for name in policies])}",
+        f"entropy {numbers(policies, 'entropy')}",
         f"{seconds:.{int(seconds < 100)}f}s",
         f"turns {half_up(row['turns'], 1)}",
     )
@@ -156,11 +152,10 @@ class Clock:
         peak *= 1 if sys.platform == "darwin" else 1024  # macOS counts in bytes, Linux in KiB
         if torch.cuda.is_available():
             peak = torch.cuda.max_memory_allocated()
-        parts = {f"{name}_s": part[name] for name in ("sample", "generate", "exchange", "update", "sync", "load")}
         return {
             "step_s": step,
-            **parts,
+            **{f"{name}_s": part[name] for name in ("sample", "generate", "exchange", "update", "sync", "load")},
             "environment_s": part["sample"] - part["generate"] - max(0.0, part["load"] - part["sync"]),
-            "other_s": step - part["sample"] - part["exchange"] - part["update"] - part["sync"],
+            "other_s": step - sum(part[name] for name in ("sample", "exchange", "update", "sync")),
             "peak_gb": peak / 1e9,
         }

@@ -1,6 +1,6 @@
 """The results of the experiments: the numbers of every row, collected from the run folders, and the tables.
 
-FOLDER/TRAINING-seedN/         a run of train.py
+FOLDER/OPTIONS-seedN/          a run of train.py
 FOLDER/plays/ROW-seedN.json    [success, n] of a team that was put together from checkpoints
 FOLDER/sessions.jsonl          when and where commands ran
 """
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -18,21 +19,24 @@ import numpy as np
 from mpmath import betainc, findroot
 
 from records.run_folder import read_rows
-from studies.rows import CLAIMS, NOTES, Method, steps_of
+from studies.rows import BUDGET, CLAIMS, Method, steps_of
 
 GROUPS = ("groups/trained", "groups/constant", "groups/singleton")
 BUDGETS = {"candidates": "samples", "tokens": "tokens"}  # what a training spends, and the metric of a step that says it
+NOTES = f"""
+Tiny model (0.16M parameters), {{steps}} steps of at most {BUDGET} candidates, n = {{boards}} held-out levels. What the
+columns and differences mean: docs/runs.md, "How to read the tables". Rewards: studies/ablations.py.
+"""
 SESSION = "- `{command}`: {date}, {minutes:.1f} minutes, {finished} trainings finished, {jobs} at a time; {machine}"
 Record = dict[str, Any]  # a row of the results, or one of its runs
 
 
-def run_folder(folder: Path, training: str, seed: int) -> Path:
-    return folder / f"{training}-seed{seed}"
+def run_folder(folder: Path, options: str, seed: int) -> Path:
+    return folder / f"{re.sub(r'[^a-z0-9_.]+', '-', options).strip('-') or 'shared'}-seed{seed}"
 
 
 def play_path(folder: Path, row: Method, seed: int) -> Path:
-    name = "".join(char if char.isalnum() else "_" for char in row.label)
-    return folder / "plays" / f"{name}-seed{seed}.json"
+    return folder / "plays" / f"{re.sub(r'[^a-z0-9]', '_', row.label)}-seed{seed}.json"
 
 
 def learning_curve(run: Path) -> list[list[Any]]:
@@ -47,7 +51,7 @@ def collect(folder: Path, tables: Mapping[str, Sequence[Method]], seeds: Sequenc
         {
             "section": section.capitalize(),
             "label": row.label,
-            "steps": steps_of(row.training, steps),
+            "steps": steps_of(row.options, steps),
             "runs": [run for seed in seeds for run in numbers(row, folder, seed, steps)],
         }
         for section, part in tables.items()
@@ -60,7 +64,7 @@ def collect(folder: Path, tables: Mapping[str, Sequence[Method]], seeds: Sequenc
 
 def numbers(row: Method, folder: Path, seed: int, steps: int) -> list[Record]:
     """The run of a row with one seed; none if it has not got far enough to have a number."""
-    runs = [run_folder(folder, training, seed) for training in row.trainings]
+    runs = [run_folder(folder, options, seed) for options in row.trainings]
     curve, played = learning_curve(runs[0]), play_path(folder, row, seed)
     if row.untrained:  # the evaluation before the first step
         return [{"seed": seed, "curve": curve[:1]}] if curve else []
@@ -139,6 +143,12 @@ def holm(ps: Sequence[float]) -> list[float]:
 # -------------------------------------------------------------------------------------------------------------- tables
 
 
+def markdown(rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a table, the header first."""
+    head, *others = [f"| {' | '.join(row)} |" for row in rows]
+    return [head, "|---" * (head.count("|") - 1) + "|", *others, ""]
+
+
 def with_se(values: Mapping[int, float]) -> str:
     mean, se = mean_se(list(values.values()))
     return f"{mean:.3f}" + (f" ± {se:.3f}" if len(values) > 1 else "")
@@ -148,30 +158,25 @@ def table(results: Record) -> str:
     """The results as Markdown."""
     lines = ["# Methods and ablations, measured", ""]
     for section in dict.fromkeys(row["section"] for row in results["rows"]):
-        head = f"| {section.lower()} | held-out success | seeds | each seed | candidates a step | signal |"
-        lines += [head, "|---|---|---|---|---|---|"]
-        lines += [*(table_line(row, results) for row in results["rows"] if row["section"] == section), ""]
+        head = (section.lower(), "held-out success", "seeds", "each seed", "candidates a step", "signal")
+        lines += markdown([head, *(cells(row, results) for row in results["rows"] if row["section"] == section)])
     if rows := trained(results, "Methods"):
-        cells = {row["label"]: [at_budget(row, kind, results) for kind in BUDGETS] for row in rows}
-        head = " | ".join(
-            f"after {at:,.0f} {kind}" for kind, (at, _) in zip(BUDGETS, cells[rows[0]["label"]], strict=True)
-        )
-        lines += [f"| equal budgets | {head} |", "|---|---|---|"]
-        lines += [f"| {label} | {' | '.join(with_se(values) for _, values in row)} |" for label, row in cells.items()]
-    lines += ["", *differences(results), ""]
-    boards = sorted({n for row in results["rows"] for run in row["runs"] for _, _, n in run["curve"]})
-    lines.append(
-        f"Tiny model (0.16M parameters), {results['steps']} steps, n = {', '.join(map(str, boards))} held-out levels."
-    )
-    lines += ["", NOTES]
+        equal = {row["label"]: [at_budget(row, kind, results) for kind in BUDGETS] for row in rows}
+        limits = [f"after {at:,.0f} {kind}" for kind, (at, _) in zip(BUDGETS, equal[rows[0]["label"]], strict=True)]
+        pairs = ([label, *(with_se(values) for _, values in found)] for label, found in equal.items())
+        lines += markdown([("equal budgets", *limits), *pairs])
+    if found := differences(results):
+        lines += markdown([("differences", "at equal steps", "at equal candidates", "p"), *found])
+    boards = sorted({str(n) for row in results["rows"] for run in row["runs"] for _, _, n in run["curve"]})
+    lines += [NOTES.format(steps=results["steps"], boards=", ".join(boards))]
     return "\n".join([*lines, *(SESSION.format(**session) for session in results["sessions"]), ""])
 
 
-def table_line(row: Record, results: Record) -> str:
+def cells(row: Record, results: Record) -> list[str]:
     """One row; what is missing or was stopped early says so."""
     runs, seeds, steps = row["runs"], len(results["seeds"]), row.get("steps", results["steps"])
     if not runs:
-        return f"| {row['label']} | missing | 0 of {seeds} | | | |"
+        return [row["label"], "missing", f"0 of {seeds}", "", "", ""]
     step = common_step(row)  # of a row that was stopped: where its slowest seed is
     values = success(row, step)
     number = with_se(values) + (f" (after {step} of {steps} steps)" if step not in (0, steps) else "")
@@ -179,10 +184,10 @@ def table_line(row: Record, results: Record) -> str:
     each = " ".join(f"{value:.3f}" for value in values.values())
     sampled = f"{fmean(run['samples'] for run in runs):.0f}" if "samples" in runs[0] else ""
     signal = f"{fmean(run['signal'] for run in runs):.0%}" if "signal" in runs[0] else ""
-    return f"| {row['label']} | {number} | {count} | {each} | {sampled} | {signal} |"
+    return [row["label"], number, count, each, sampled, signal]
 
 
-def differences(results: Record) -> list[str]:
+def differences(results: Record) -> list[list[str]]:
     """The claims. Equal candidates are those of a shorter schedule of the second row, else read off its curve."""
     rows, found = {row["label"]: row for row in results["rows"] if row["runs"]}, []
     for claim, labels in results["claims"].items():
@@ -196,8 +201,7 @@ def differences(results: Record) -> list[str]:
                 equal = paired(*(at_budget(row, "candidates", results)[1] for row in (better, worse)))
             found.append((claim, steps, equal))
     ps = holm([t_test(steps)[1] if len(steps) > 1 else 1.0 for _, steps, _ in found])
-    lines = [f"| {claim} | {shown(a)} | {shown(b)} | {p:.3f} |" for (claim, a, b), p in zip(found, ps, strict=True)]
-    return ["| differences | at equal steps | at equal candidates | p |", "|---|---|---|---|", *lines] if lines else []
+    return [[claim, shown(a), shown(b), f"{p:.3f}"] for (claim, a, b), p in zip(found, ps, strict=True)]
 
 
 def paired(better: Mapping[int, float], worse: Mapping[int, float]) -> list[float]:

@@ -1,4 +1,4 @@
-"""experiments.py: equal budgets, what is run again and what is not, the table, and the ablations themselves."""
+"""experiments.py: equal budgets, what is run again and what is not, the table, the figure, and the ablations."""
 
 import json
 import math
@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
-from helpers import ScriptedEngine, Toy, make_results, make_sample
+from helpers import ScriptedEngine, Toy, make_results, make_sample, refuses
 from safetensors.torch import load_file
 
 import experiments
@@ -26,9 +26,10 @@ from prepare import levels_of
 from studies import rows
 from studies.ablations import METHODS, agent_key, prompt_key, rollout_parallel, turn_key
 from studies.results import collect, holm, numbers, play_path, run_folder, shown, t_test, table
-from studies.rows import CLAIMS, TABLES, TRAININGS
+from studies.rows import CHAINS, CLAIMS, NEAR, ROLES, SINGLE, TABLES, Method
 
 ROWS = [row for part in TABLES.values() for row in part]
+DOCS = Path(rows.__file__).parents[1] / "docs"
 
 
 @pytest.fixture
@@ -46,37 +47,46 @@ def write_run(folder, successes, samples=(100,), groups=(1, 1, 2)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in logged))
 
 
+@pytest.fixture
+def command(monkeypatch):
+    """experiments.main, which changes signals and the environment, without that."""
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(signal, "alarm", lambda _: None)
+    return experiments.main
+
+
 # ---------------------------------------------------------------------------------------------------------------- plan
 
 
 def test_every_training_samples_at_most_the_same_number_of_candidates_a_step(plan):
     """48 environments x 2 agents x 4 turns x 8 candidates = 3072; the others by hand."""
-    by_hand = {"shared": 48, "mas_grpo": 48, "single_grpo": 96, "single_grpo_1": 384, "k_2": 192, "k_4": 96, "t_1": 192}
-    options = {folder.name.removesuffix("-seed1"): words for folder, words in plan.runs.items()}
-    for name in TRAININGS:
-        config = parse(options[name])
+    envs = {"": 48, CHAINS: 48, SINGLE: 96, f"{SINGLE} {CHAINS} --max-turns 1": 384, "--num-candidates 2": 192,
+            "--max-turns 1": 192, f"{SINGLE} {NEAR}": 96}  # fmt: skip
+    steps = {f"{SINGLE} {CHAINS} --steps 67%": 40, f"{CHAINS} --steps 56%": 34}
+    trainings = list(dict.fromkeys(name for row in ROWS for name in row.trainings))
+    assert {*envs, *steps} <= {*trainings}
+    for name in trainings:
+        folder = run_folder(plan.folder, name, 1)
+        config = parse(plan.runs[folder])
         agents = len(levels_of(config).training_env.agents)
         assert config.envs_per_step * agents * config.max_turns * config.num_candidates == 3072, name
-        assert by_hand.get(name, config.envs_per_step) == config.envs_per_step
-        steps = {"single_grpo_short": 40, "mas_grpo_short": 34}.get(name, 60)
-        assert (config.device, config.steps, config.seed) == ("cpu", steps, 1)
-        assert config.output_dir == str(plan.folder / f"{name}-seed1")
-    assert len({" ".join(words[:-2]) for words in plan.runs.values()}) == 2 * len(TRAININGS), "two with equal options"
+        assert config.envs_per_step == envs.get(name, config.envs_per_step)
+        assert (config.device, config.steps, config.seed) == ("cpu", steps.get(name, 60), 1)
+        assert config.output_dir == str(folder)
+        assert plan.runs[folder].count("--steps") == 1
+    assert len({" ".join(words[:-2]) for words in plan.runs.values()}) == len(plan.runs) == 2 * len(trainings)
 
 
-def test_the_rows_use_every_training_and_differ_in_what_they_say(plan):
+def test_the_rows_can_be_played_and_compared(plan):
     assert {label for labels in CLAIMS.values() for label in labels} <= {row.label for row in ROWS}
     assert len({row.label for row in ROWS}) == len(ROWS)
-    assert {name for row in ROWS for name in row.trainings} == set(TRAININGS)
     for row in ROWS:
         for agent, (name, policy) in row.team.items():
             config = parse(plan.runs[run_folder(plan.folder, name, 0)])
             policies = policy_map(config, levels_of(config).training_env.agents)
             assert agent in policies
             assert policy in policies.values()
-    for label, option in {"alpha = 0.5": "--alpha 0.5", "outcome reward only": "--reward outcome"}.items():
-        (found,) = [row for row in ROWS if row.label == label]
-        assert option in TRAININGS[found.training]
 
 
 def test_quick_has_the_methods_and_options_go_to_all_trainings():
@@ -85,8 +95,8 @@ def test_quick_has_the_methods_and_options_go_to_all_trainings():
     assert (quick.folder, quick.seeds, quick.steps) == (Path("runs/experiments-sokoban-quick"), [0, 1], 20)
     assert {name: len(part) for name, part in quick.tables.items()} == dict(methods=8, roles=2, ablations=1)
     assert all(words[:2] == ["--task", "sokoban"] for words in quick.runs.values())
-    labels = [row.label for part in make_plan(Namespace(**{**vars(own), "quick": False}), ["--task", "sokoban"]).tables
-              .values() for row in part]  # fmt: skip
+    whole = make_plan(Namespace(**{**vars(own), "quick": False}), ["--task", "sokoban"])
+    labels = [row.label for part in whole.tables.values() for row in part]
     assert "policies of the roles swapped" in labels
     assert not [label for label in labels if label.startswith("short sight")], "that is an option of plan_path"
 
@@ -101,12 +111,9 @@ def test_quick_has_the_methods_and_options_go_to_all_trainings():
         ("--page nowhere.json", "nowhere.json"),
     ],
 )
-def test_options_that_make_no_sense_are_named(argv, names, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
-    monkeypatch.setattr(os, "environ", dict(os.environ))
+def test_options_that_make_no_sense_are_named(argv, names, command, capsys):
     with pytest.raises(SystemExit) as exit_:
-        experiments.main(argv.split())
+        command(argv.split())
     assert exit_.value.code not in (0, None)
     assert names in f"{exit_.value.code}{capsys.readouterr().err}"
 
@@ -118,9 +125,9 @@ import sys, time
 from pathlib import Path
 folder, steps = Path(sys.argv[sys.argv.index("--output-dir") + 1]), sys.argv[sys.argv.index("--steps") + 1]
 (folder / "started").write_text(" ".join(sys.argv[1:]))
-if "k_2" in folder.name:
+if "candidates-2" in folder.name:
     sys.exit("step 1\\ntrain.py: error: --lr 0: more than 0")
-time.sleep(60 if "k_4" in folder.name else 0)
+time.sleep(60 if "candidates-4" in folder.name else 0)
 (folder / "evaluations.jsonl").write_text('{"step": %s, "success": 0.5, "n": 9}\\n' % steps)
 """
 
@@ -140,9 +147,9 @@ def quickly(tmp_path, monkeypatch):
 
 def test_a_run_that_fails_is_reported_with_what_it_said_last_and_finished_ones_stay(plan, quickly):
     two = quickly(plan, "K = 2", "K = 8")
-    done, other = (run_folder(plan.folder, "shared", seed) for seed in plan.seeds)
+    done, other = (run_folder(plan.folder, "", seed) for seed in plan.seeds)
     write_run(done, {0: 0.1, 60: 0.4})
-    failures = run(two, 3, math.inf)
+    failures = run(two, 3)
     assert len(failures) == 2
     assert all("failed (exit 1): train.py: error: --lr 0: more than 0" in message for message in failures)
     assert not (done / "started").exists()
@@ -151,13 +158,18 @@ def test_a_run_that_fails_is_reported_with_what_it_said_last_and_finished_ones_s
     assert (session["finished"], session["jobs"]) == (1, 3)
 
 
-def test_the_time_limit_ends_what_runs_and_starts_nothing_more(plan, quickly, capsys, monkeypatch):
-    processes, popen = [], subprocess.Popen
+def test_an_interrupt_ends_what_runs_and_starts_nothing_more(plan, quickly, capsys, monkeypatch):
+    processes, popen, looks = [], subprocess.Popen, iter(range(10**9))
     monkeypatch.setattr(
         subprocess, "Popen", lambda *args, **more: processes.append(popen(*args, **more)) or processes[-1]
     )
-    slow = quickly(plan, "K = 4")
-    assert run_trainings(slow.runs, 1, seconds=0.5) == []
+
+    def interrupted(seconds):
+        if next(looks) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(experiments.time, "sleep", interrupted)
+    assert run_trainings(quickly(plan, "K = 4").runs, 1) == []
     assert [process.poll() for process in processes] == [-signal.SIGTERM]
     assert "2 runs are not finished; the same command goes on" in capsys.readouterr().out
 
@@ -171,7 +183,7 @@ def test_only_a_run_that_was_begun_is_resumed_and_others_are_not_mixed_in(plan, 
     run_trainings({first: some.runs[first]}, 1)
     assert (first / "started").read_text() == " ".join([*some.runs[first], "--resume"])
     with pytest.raises(ValueError, match="shared-seed0 holds a run with other options: name another --output-dir"):
-        run(replace(some, steps=70), 1, 0.0)
+        run(replace(some, steps=70), 1)
     assert not second.exists()
 
 
@@ -179,7 +191,7 @@ def test_only_a_run_that_was_begun_is_resumed_and_others_are_not_mixed_in(plan, 
 
 
 def test_numbers_of_a_row_come_from_complete_lines_of_its_runs(plan):
-    shared, begun = (run_folder(plan.folder, "shared", seed) for seed in plan.seeds)
+    shared, begun = (run_folder(plan.folder, "", seed) for seed in plan.seeds)
     write_run(shared, {0: 0.05, 25: 0.5, 50: 0.9}, samples=(100, 140), groups=(2, 1, 1))
     write_run(begun, {0: 0.06})
     with open(begun / "evaluations.jsonl", "a") as file:
@@ -198,7 +210,7 @@ def test_numbers_of_a_row_come_from_complete_lines_of_its_runs(plan):
 
 def test_a_team_has_a_number_only_when_it_was_played(plan):
     (row,) = [row for row in ROWS if row.label == "roles trained alone, then combined"]
-    for name in ("tool_user_alone", "planner_alone"):
+    for name in row.trainings:
         write_run(run_folder(plan.folder, name, 0), {0: 0.05, 50: 0.9})
     assert numbers(row, plan.folder, 0, 50) == []
     path = play_path(plan.folder, row, 0)
@@ -220,7 +232,7 @@ def test_the_table_by_hand():
     assert "| whole | 0.600 ± 0.058 | 3 | 0.500 0.600 0.700 | 1000 | 25% |" in lines
     assert "| stopped | 0.400 ± 0.100 (after 25 of 50 steps) | 2 of 3 | 0.300 0.500 | 1000 | 25% |" in lines
     assert "| alone | 0.250 | 1 of 3 | 0.250 | 1000 | 25% |" in lines
-    assert "| absent | missing | 0 of 3 | | | |" in lines
+    assert "| absent | missing | 0 of 3 |  |  |  |" in lines
     assert (
         "- `python experiments.py --jobs 9`: 2026-01-02, 7.2 minutes, 4 trainings finished, 9 at a time; "
         "Linux, a processor, 64 cores" in lines
@@ -257,11 +269,30 @@ def test_intervals_and_p_are_those_of_the_tables_of_t():
 
 
 def test_the_recorded_results_are_what_the_page_shows(plan):
-    docs = Path(rows.__file__).parents[1] / "docs"
-    recorded = json.loads((docs / "experiments.json").read_text())
-    assert (docs / "experiments.md").read_text() == table(recorded)
+    recorded = json.loads((DOCS / "experiments.json").read_text())
+    assert (DOCS / "experiments.md").read_text() == table(recorded)
     markdown = table(collect(plan.folder, plan.tables, plan.seeds, plan.steps))
     assert all(f"| {row.label} | missing | 0 of 2 |" in markdown for row in ROWS)
+
+
+def test_the_figure_shows_names_as_text_and_the_recorded_results():
+    pytest.importorskip("matplotlib", reason="the figure needs matplotlib (requirements-dev.txt)")
+    from studies.figure import figure
+
+    def words(svg):
+        return [element.text for element in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+
+    for name in ("a < b & c", "$a_b$", r"\frac{", "<script>"):
+        made = make_results(**{name: [{0: 0.0, 50: 0.5}, {0: 0.0, 50: 0.7}], "absent": []})
+        for each in made["rows"][0]["runs"]:
+            each["spent"] = {}
+        assert words(figure(made)).count(name) == 2, "in the legend and beside the row"
+        assert "absent" not in words(figure(made))
+    assert "training steps" in words(figure(make_results(absent=[])))
+    recorded = json.loads((DOCS / "experiments.json").read_text(encoding="utf-8"))
+    drawn = figure(recorded)
+    assert words(drawn) == words((DOCS / "experiments.svg").read_text(encoding="utf-8"))
+    assert figure(recorded) == drawn, "the same results give the same file"
 
 
 # ------------------------------------------------------------------------------------------------------------ ablations
@@ -357,46 +388,40 @@ def test_a_frozen_policy_keeps_every_bit_and_the_other_one_moves(tmp_path):
     ],
 )
 def test_alternatives_that_do_not_fit_are_refused(options, names, tmp_path):
-    with pytest.raises(SystemExit, match=names):
-        train.main(f"{TINY} --steps 1 --output-dir {tmp_path / 'run'} --warm-start 1 {options}".split())
+    assert names in refuses(train.main, *f"{TINY} --output-dir {tmp_path / 'run'} --warm-start 1 {options}".split())
 
 
 # --------------------------------------------------------------------------------------------------------------- whole
 
 
-def test_one_command_trains_plays_and_writes_the_table(tmp_path, monkeypatch, capsys):
-    """Real processes: one training of a policy per role, and the row in which the two are swapped."""
-    monkeypatch.setattr(os, "environ", os.environ.copy())
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
+def test_one_command_trains_plays_and_writes_the_table(tmp_path, monkeypatch, capsys, command):
+    """Real processes: one training of a policy per role, and the rows in which the two play, swapped and not."""
     monkeypatch.setattr(rows, "BUDGET", 2 * 2 * 4 * 8)
+    straight = Method("straight", team={agent: (ROLES, agent) for agent in ("tool_user", "planner")})
     for name, part in TABLES.items():
-        monkeypatch.setitem(TABLES, name, [row for row in part if row.trainings == ["per_role"]])
+        monkeypatch.setitem(TABLES, name, [row for row in part if row.trainings == [ROLES]])
+    TABLES["roles"].append(straight)
     folder = tmp_path / "out"
-    command = f"--steps 1 --seeds 5 --jobs 2 --output-dir {folder} --eval-envs 12 --warm-start 20".split()
-    command += ["--env-options", "rows=3", "cols=3", "blocks=0", "max_moves=4", "view=cells"]
-    experiments.main(command)
+    words = f"--steps 1 --seeds 5 --jobs 2 --output-dir {folder} --eval-envs 12 --warm-start 20".split()
+    words += ["--env-options", "rows=3", "cols=3", "blocks=0", "max_moves=4", "view=cells"]
+    command(words)
     first = capsys.readouterr().out
     monkeypatch.setattr(subprocess, "Popen", None)  # nothing is trained again
-    experiments.main(command)
-    experiments.main(["--page", str(folder / "experiments.json")])
+    command(words)
+    command(["--page", str(folder / "experiments.json")])
     markdown = (folder / "experiments.md").read_text()
     assert first.count("held-out levels") == 1
     assert capsys.readouterr().out.count(markdown) == 2
-    own, swapped = (row["runs"][0]["curve"] for row in json.loads((folder / "experiments.json").read_text())["rows"])
+    found = {
+        row["label"]: row["runs"][0]["curve"] for row in json.loads((folder / "experiments.json").read_text())["rows"]
+    }
+    own, swapped = found["MAS + AT-GRPO, policy per role"], found["policies of the roles swapped"]
     assert [step for step, *_ in own] == [0, 1]
     assert 0 < own[-1][1] < 1, "a number that could be wrong"
+    assert found["straight"] == own[-1:], "as the run evaluated itself"
     assert swapped[-1][2] == 12
     assert f"{os.cpu_count()} cores" in markdown
-    if find_spec("matplotlib"):
-        assert ElementTree.parse(folder / "experiments.svg").getroot().tag.endswith("svg")
-
-    play = next((folder / "plays").iterdir())
-    straight = replace(rows.Method("straight", "per_role"), team={a: ("per_role", a) for a in ("tool_user", "planner")})
-    words = command[command.index("--eval-envs") :]
-    plan = Plan(folder, (5,), 1, {"roles": [straight]}, words)
-    experiments.play_teams(plan)
-    assert json.loads(play_path(folder, straight, 5).read_text()) == own[-1][1:], "as the run evaluated itself"
-    assert json.loads(play.read_text()) == swapped[-1][1:]
+    assert (folder / "experiments.svg").exists() == bool(find_spec("matplotlib"))
 
 
 def test_the_variance_between_first_answers_by_hand():

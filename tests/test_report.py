@@ -235,7 +235,16 @@ def ask(tmp_path):
 
 @pytest.mark.slow
 def test_keys_walk_through_the_tree_and_stay_inside(run, ask):
-    keys = "ArrowLeft ArrowRight ArrowRight Shift+ArrowDown Shift+ArrowRight Shift+ArrowRight n n".split()
+    keys = [
+        "ArrowLeft",
+        "ArrowRight",
+        "ArrowRight",
+        "Shift+ArrowDown",
+        "Shift+ArrowRight",
+        "Shift+ArrowRight",
+        "n",
+        "n",
+    ]
     answer = ask(page_of(run), f"answer = {keys}.map((key) => {{ press(key); return shown(); }})")
     assert answer == [
         f"Step {step}, environment {env}: out of turns. {agent}turn {turn}"
