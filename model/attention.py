@@ -1,11 +1,9 @@
 """Attention over a pack: many responses to few prompts in one row of tokens (`packing.py` lays them out).
 
-Every response attends to its own prompt and to itself, causally. On a GPU two calls of the flash kernels do it without
-copying a key, as one operator that torch.compile takes into the code of a layer; anywhere else segments of similar size
-are padded into blocks of plain SDPA.
+Every response attends to its own prompt and to itself, causally: on a GPU by two calls of the flash kernels, which copy
+no key, anywhere else by plain SDPA over blocks of segments of similar size.
 
-Shapes: T tokens of a pack, P of them in prompts, S segments (prompts and responses), H heads, G key/value heads, D head
-size.
+Shapes: T tokens of a pack, S segments (prompts and responses), H heads, G key/value heads, D head size.
 """
 
 from __future__ import annotations
@@ -42,12 +40,16 @@ class Layout:
 
     @cached_property
     def flash(self) -> Flash:
-        """What attention by flash kernels needs."""
-        return _flash(self)
+        def offsets(lengths: np.ndarray) -> Tensor:
+            return torch.from_numpy(np.append(0, lengths.cumsum()).astype(np.int32)).to(self.device)
+
+        own, queries, keys = self.length, self.group_lengths, self.prompt_lengths
+        # a longest of 1 would be taken for decoding with exactly one query in every segment
+        sizes = [int(own.max()), max(2, int(queries.max())), int(keys.max()), int(keys.sum())]
+        return Flash(offsets(own), offsets(queries), offsets(keys), sizes)
 
     @cached_property
     def blocks(self) -> Blocks:
-        """What attention by plain SDPA needs."""
         return _blocks(self)
 
     def kernels(self, weight: Tensor, head_size: int) -> Flash | Blocks:
@@ -72,13 +74,8 @@ def packed_attention(
 
 def has_flash(weight: Tensor, head_size: int) -> bool:
     """Whether torch's flash kernels take these: 16 bits, head size a multiple of 8, Ampere or newer."""
-    return (
-        weight.is_cuda
-        and weight.dtype in (torch.bfloat16, torch.float16)
-        and head_size % 8 == 0
-        and head_size <= 256
-        and torch.cuda.get_device_capability(weight.device) >= (8, 0)
-    )
+    fits = weight.is_cuda and weight.element_size() == 2 and head_size in range(8, 257, 8)
+    return fits and torch.cuda.get_device_capability(weight.device) >= (8, 0)
 
 
 AttentionInterface.register("packed", packed_attention)
@@ -111,23 +108,12 @@ class Flash:
     sizes: list[int]  # the longest segment, the most responses' tokens, the longest prompt; P, tokens of all prompts
 
 
-def _flash(layout: Layout) -> Flash:
-    def offsets(lengths: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.append(0, lengths.cumsum()).astype(np.int32)).to(layout.device)
-
-    own, queries, keys = layout.length, layout.group_lengths, layout.prompt_lengths
-    # a longest of 1 would be taken for decoding with exactly one query in every segment
-    sizes = [int(own.max()), max(2, int(queries.max())), int(keys.max()), int(keys.sum())]
-    return Flash(offsets(own), offsets(queries), offsets(keys), sizes)
-
-
 def flash_attention(q: Tensor, k: Tensor, v: Tensor, flash: Flash, scale: float | None) -> Tensor:
     """Attention of a pack by flash kernels: q (T, H, D), k and v (T, G, D) -> (T, H, D).
 
     A response looks at two sets of keys, its prompt and itself. Each set gives an output o and a log-normaliser z, and
     softmax over both is o = sum_i exp(z_i - z) o_i with z = logsumexp(z_i), as in ring attention (arXiv 2310.01889).
-    The backward kernel needs only q, k, v of its set and the final o and z, since p_ij = exp(s_ij - z). So no key is
-    copied for each response that sees it, neither in memory nor by the gradient, which would have to be summed up.
+    The backward kernel needs only q, k, v of its set and the final o and z, since p_ij = exp(s_ij - z).
     """
     return _attend(q, k, v, flash.itself, flash.queries, flash.keys, flash.sizes, scale)[0]
 
@@ -204,10 +190,9 @@ def _flash_forward(
     return out, norm
 
 
-def _flash_backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, norm: Tensor, calls: Calls, causal: bool,
-    scale: float | None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+def _flash_backward(  # type: ignore[no-untyped-def]  # all but the last three are tensors
+    grad, q, k, v, out, norm, calls: Calls, causal: bool, scale: float | None
+) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v; `out` and `norm` are those over all keys that the queries see."""
     no_dropout, unused = torch.zeros(2, dtype=torch.uint64, device=q.device), torch.empty(0, device=q.device)
     return torch.ops.aten._flash_attention_backward(
@@ -240,8 +225,7 @@ def _blocks(layout: Layout) -> Blocks:
     keys = layout.prefix_length + layout.length
     size = np.stack([np.frexp(layout.length)[1], np.frexp(keys)[1]], 1)  # number of binary digits
     blocks, order, offset = [], np.empty(layout.length.sum(), dtype=np.int64), 0
-    for digits in np.unique(size, axis=0):
-        chosen = (size == digits).all(1)
+    for chosen in ((size == digits).all(1) for digits in np.unique(size, axis=0)):
         start, length, prefix, prefix_length = (
             x[chosen, None] for x in (layout.start, layout.length, layout.prefix, layout.prefix_length)
         )
@@ -252,9 +236,8 @@ def _blocks(layout: Layout) -> Blocks:
         mask = k <= (prefix_length + q)[:, :, None]  # query i sees the prefix and the first i + 1 keys of its segment
         order[query[q < length]] = offset + np.flatnonzero(q < length)
         offset += query.size
-        blocks.append(
-            Block(*(torch.from_numpy(x).to(layout.device) for x in (query.ravel(), key.ravel(), mask[:, None])))
-        )
+        parts = (torch.from_numpy(x).to(layout.device) for x in (query.ravel(), key.ravel(), mask[:, None]))
+        blocks.append(Block(*parts))
     return Blocks(blocks, torch.from_numpy(order).to(layout.device))
 
 
@@ -264,12 +247,10 @@ def block_attention(q: Tensor, k: Tensor, v: Tensor, blocks: Blocks, scale: floa
     heads, size = q.shape[1:]
     outputs = []
     for block in blocks.blocks:
-        segments, length_q, length_k = block.mask.shape[0], *block.mask.shape[2:]
-        queries = q.index_select(0, block.queries).view(segments, length_q, heads, size)
-        keys, values = (x.index_select(0, block.keys).view(segments, length_k, x.shape[1], size) for x in (k, v))
-        queries, keys, values = (x.transpose(1, 2) for x in (queries, keys, values))
-        out = F.scaled_dot_product_attention(  # (S', H, Lq, D)
-            queries, keys, values, attn_mask=block.mask, scale=scale, enable_gqa=True
+        queries, keys, values = (  # (S', Lq | Lk, H | G, D), then heads first
+            x.index_select(0, which).view(len(block.mask), -1, x.shape[1], size).transpose(1, 2)
+            for x, which in ((q, block.queries), (k, block.keys), (v, block.keys))
         )
+        out = F.scaled_dot_product_attention(queries, keys, values, block.mask, scale=scale, enable_gqa=True)
         outputs.append(out.transpose(1, 2).reshape(-1, heads, size))
     return torch.cat(outputs).index_select(0, blocks.order)

@@ -6,7 +6,7 @@ Neither changes what is computed beyond rounding.
 from __future__ import annotations
 
 import os
-import time
+import timeit
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from math import inf
@@ -37,14 +37,10 @@ def free_for_packs(policies: Iterable[Policy]) -> float:
 
 
 def tokens_that_fit(free: float, shape: PretrainedConfig, adapted: bool = False, checkpointing: bool = False) -> int:
-    """Tokens of a pack whose forward and backward pass take at most `free` bytes, from LEAST to MOST.
-
-    What does not grow with the tokens: of the head a bfloat16 copy, two float32 gradients and a tile of logits, and the
-    gathered weights of a layer.
-    """
-    head = (2 if adapted else 12) * shape.vocab_size * shape.hidden_size
+    """Tokens of a pack whose forward and backward pass take at most `free` bytes, from LEAST to MOST."""
+    head = (2 if adapted else 12) * shape.vocab_size * shape.hidden_size  # a bfloat16 copy, two float32 gradients
     tile = 16 * min(TILE_TOKENS * shape.vocab_size, TILE_LOGITS)
-    gathered = 4 * shape.hidden_size * (3 * shape.intermediate_size + 2 * _heads(shape))
+    gathered = 4 * shape.hidden_size * (3 * shape.intermediate_size + 2 * _heads(shape))  # weights of a layer
     fit = (free - head - tile - gathered) / bytes_per_token(shape, adapted, checkpointing)
     return max(LEAST, min(MOST, int(fit) // 256 * 256))
 
@@ -52,11 +48,10 @@ def tokens_that_fit(free: float, shape: PretrainedConfig, adapted: bool = False,
 def bytes_per_token(shape: PretrainedConfig, adapted: bool = False, checkpointing: bool = False) -> int:
     """What a forward pass keeps of each token for the backward pass, and gradients on their way.
 
-    A layer keeps 16 C + 8 I + 10 (H + G) D bytes: the inputs of two norms in float32 and bfloat16, the products of the
-    MLP, queries, keys and values before and after they are rotated (C hidden size, I that of the MLP, H and G heads, D
-    head size; counted by `torch.autograd.graph.saved_tensors_hooks`, which a test does again). Adapters add float32
-    copies of their inputs. Gradients on their way are as large as what one layer keeps. With checkpointing a layer
-    keeps its bfloat16 input only, and one layer at a time the rest.
+    A layer keeps 16 C + 8 I + 10 (H + G) D bytes: the inputs of two norms, the products of the MLP, queries, keys and
+    values before and after they are rotated (C hidden size, I that of the MLP, H and G heads, D head size; a test
+    counts them again). Adapters add float32 copies of their inputs. Gradients on their way are as large as one layer's.
+    With checkpointing a layer keeps its bfloat16 input only, and one layer at a time the rest.
     """
     c, layers = shape.hidden_size, shape.num_hidden_layers
     layer = (28 if adapted else 16) * c + (10 if adapted else 8) * shape.intermediate_size + 10 * _heads(shape)
@@ -86,17 +81,9 @@ def threads(count: int) -> Iterator[None]:
 def fastest_threads(work: Callable[[], object]) -> int:
     """How many threads (1, 2 or 4) do this work fastest. More than one only where they save a tenth of the time."""
     best, shortest = 1, inf
-    for count in (1, 2, 4):
-        if count > (os.cpu_count() or 1):
-            break
+    for count in [n for n in (1, 2, 4) if n <= (os.cpu_count() or 1)]:
         with threads(count):
-            seconds = min(_seconds(work) for _ in range(2))
+            seconds = min(timeit.repeat(work, number=1, repeat=2))
         if seconds < 0.9 * shortest:
             best, shortest = count, seconds
     return best
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began

@@ -1,7 +1,6 @@
 """Compiled pieces of the model and the loss: many small memory-bound kernels of a GPU become few (option `fused`).
 
-Nothing here changes a result beyond rounding. On a CPU nothing is compiled; where the compiler does not work on a GPU
-(no Triton, no C compiler) a warning says so, once, and the same code runs uncompiled.
+On a CPU nothing is compiled; where the compiler does not work on a GPU (no Triton) a warning says so, once.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ def compiler_works() -> bool:
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a function of tensors at its first call on a GPU, again for a second length, which serves all others.
 
-    A size that stays the same is known to the compiler: with a vocabulary of unknown size the kernels of the head take
-    twice as long.
+    Not for unknown sizes from the start: then the kernels of the head take twice as long.
     """
 
     @cache  # not at import: loading the compiler takes seconds, and a CPU never needs it
@@ -51,11 +49,9 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def fuse_layers(model: PreTrainedModel, backend: str = "inductor") -> None:
-    """Compile each decoder layer and the last norm in place.
+    """Compile each decoder layer and the last norm in place, before the model is sharded: FSDP's hooks stay outside.
 
-    A layer is one piece of code, forward and backward: what is cheap to compute again is not kept for the backward
-    pass. Call it before the model is sharded: the hooks of FSDP lie on the layers, outside of what is compiled. Names
-    and weights of the model stay as they are.
+    What is cheap to compute again is then not kept for the backward pass. Names and weights stay as they are.
     """
     if backend == "inductor" and not compiler_works():
         return
