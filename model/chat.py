@@ -1,7 +1,6 @@
 """Messages to token ids and back, and what ends a response. What agents and data say is text, never a control token.
 
-A chat template is somebody else's program. One that changes what is said is refused (`check_template`), one that has no
-place for a system message gets it in front of the user's.
+A chat template is somebody else's program: one that changes what is said is refused (`check_template`).
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ ANSWER = "This is my answer."
 QUESTION: Turns = (("user", USER),)
 ANSWERED: Turns = (*QUESTION, ("assistant", ANSWER), *QUESTION)  # some templates end a turn only before the next
 WITHOUT_SYSTEM = "{# leaves out the system message on purpose #}"  # a template that says so is believed
+WITHOUT_TEXT = "{# its control tokens have no text #}"  # of the tiny model, in one answer of a thousand
 DATE = "{%- macro strftime_now(format) -%}26 Jul 2024{%- endmacro -%}"  # always the same: Llama's own default
 CUT = "\ufdd0"  # marks a place inside a control token; Unicode promises that no text has this character
 
@@ -99,33 +99,28 @@ def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
 def _cut(tokenizer: Tokenizer, text: str) -> str:
     """CUT after the first character of every control token, so that neither part of it is one."""
     text = text.replace(CUT, "")
-    found = "|".join(re.escape(token) for token in _control_tokens(tokenizer, len(tokenizer)) if token in text)
+    found = "|".join(re.escape(token) for token in _control_tokens(tokenizer) if token in text)
     return re.sub(f"(?=(?:{found}))(.)", rf"\1{CUT}", text, flags=re.DOTALL) if found else text
 
 
 @lru_cache(maxsize=32)
-def _control_tokens(tokenizer: Tokenizer, size: int) -> dict[str, int]:
+def _control_tokens(tokenizer: Tokenizer) -> dict[str, int]:
     """Text -> id of what was added to the vocabulary of plain text (some add runs of blanks, which control nothing)."""
     added = {str(token): i for i, token in tokenizer.added_tokens_decoder.items()}
     return {token: i for token, i in added.items() if len(token) > 1 and not token.isspace()}
 
 
 def decode(tokenizer: Tokenizer, ids: list[int]) -> str:
-    """Response ids -> the text that is graded: what was sampled, without end tokens and the template's other marks."""
-    unsaid = _unsaid(tokenizer, len(tokenizer))
-    return cast(str, tokenizer.decode([i for i in ids if i not in unsaid], clean_up_tokenization_spaces=False))
-
-
-@lru_cache(maxsize=32)
-def _unsaid(tokenizer: Tokenizer, size: int) -> set[int]:
-    """Special tokens but for marks of thought: an answer inside `<think>` would look like one outside without them."""
-    return {i for i, token in tokenizer.added_tokens_decoder.items() if token.special and "think" not in str(token)}
+    """Response ids -> the text that is graded: all that was sampled, control tokens too, but for the one at the end."""
+    template = str(tokenizer.chat_template)
+    ends = {tokenizer.eos_token_id, tokenizer.pad_token_id, _turn_end(tokenizer, template)}
+    said = ids[:-1] if ids and ids[-1] in ends else ids
+    silent = WITHOUT_TEXT in template
+    return cast(str, tokenizer.decode(said, skip_special_tokens=silent, clean_up_tokenization_spaces=False))
 
 
 def stop_ids(model: PreTrainedModel, tokenizer: Tokenizer) -> set[int]:
-    """Token ids that end a response: the tokenizer's and the model's own, and the one that the chat template writes
-    after an assistant's turn (`<|im_end|>` where the tokenizer's is `<|endoftext|>`).
-    """
+    """Token ids that end a response: the tokenizer's, the model's, and what the template writes after an answer."""
     ends = model.generation_config.eos_token_id  # an id, a list of ids or None
     own = [tokenizer.eos_token_id, _turn_end(tokenizer, str(tokenizer.chat_template))]
     return {i for i in [*(ends if isinstance(ends, list) else [ends]), *own] if i is not None}
@@ -135,6 +130,6 @@ def stop_ids(model: PreTrainedModel, tokenizer: Tokenizer) -> set[int]:
 def _turn_end(tokenizer: Tokenizer, template: str) -> int | None:
     """The control token that the chat template writes after an assistant's turn, None when it writes none."""
     _, answer, after = _try(tokenizer, ANSWERED).rpartition(ANSWER)
-    tokens = _control_tokens(tokenizer, len(tokenizer))
+    tokens = _control_tokens(tokenizer)
     fitting = [token for token in tokens if answer and after.strip().startswith(token)]
     return tokens[max(fitting, key=len)] if fitting else None

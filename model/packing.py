@@ -7,8 +7,7 @@ All K candidates of a group share their prompt, so the prompt goes through the m
 in which every response attends to its own prompt and to itself, at the positions it would have alone. The result equals
 one forward pass for each sequence (tests pin 1e-5) with a fraction of the tokens: P + K*R instead of K*(P + R).
 
-A batch is cut here and nowhere else: `deal` makes minibatches, `pack_minibatch` shares of the ranks and packs. Only
-`pack_samples` looks at tokens; the others need lengths, advantages, and which prompts are equal.
+Only `pack_samples` looks at tokens; the rest needs lengths, advantages, and which prompts are equal.
 
 Shapes: T tokens of a pack, N response tokens with a log-prob.
 """
@@ -88,25 +87,21 @@ def balance(groups: Sequence[Group], ranks: int) -> list[list[Group]]:
     """The groups of each rank: the costliest first, onto the rank with the least. The same result on every rank."""
     shares: list[list[Group]] = [[] for _ in range(ranks)]
     loads = [(0.0, rank) for rank in range(ranks)]  # a heap: the least load first, of equals the lowest rank
-    costs = [cost(group) for group in groups]
-    for i in sorted(range(len(groups)), key=costs.__getitem__, reverse=True):
+    for group in sorted(groups, key=cost, reverse=True):
         load, rank = loads[0]
-        shares[rank].append(groups[i])
-        heapq.heapreplace(loads, (load + costs[i], rank))
+        shares[rank].append(group)
+        heapq.heapreplace(loads, (load + cost(group), rank))
     return shares
 
 
-def cost(group: Group, attention: float = 1 / 4096) -> float:
+def cost(group: Group) -> float:
     """Tokens that go through the model, plus the part of attention, which grows with the keys each of them sees."""
     prompt, lengths = len(group[0].prompt_ids), [len(sample.response_ids) for sample in group]
-    return prompt + sum(lengths) + attention * (prompt**2 + sum(n * (2 * prompt + n) for n in lengths))
+    return prompt + sum(lengths) + (prompt**2 + sum(n * (2 * prompt + n) for n in lengths)) / 4096
 
 
 def micro_batches(groups: Sequence[Group], budget: int) -> list[list[Group]]:
-    """As few packs as first fit needs, about equally full, at most `budget` tokens each.
-
-    A single larger group gets a pack of its own.
-    """
+    """As few packs as first fit needs, about equally full, at most `budget` tokens each unless one group has more."""
     batches = first_fit(groups, budget)
     even = balance(groups, len(batches)) if len(batches) > 1 else batches
     return even if all(sum(map(tokens_of, batch)) <= budget for batch in even) else batches
@@ -120,17 +115,15 @@ def first_fit(groups: Sequence[Group], budget: int) -> list[list[Group]]:
     [[5], [4, 2]]
     """
     batches: list[list[Group]] = []
-    used: list[int] = []
-    sizes = [tokens_of(group) for group in groups]
-    for i in sorted(range(len(groups)), key=sizes.__getitem__, reverse=True):
-        for place, total in enumerate(used):
-            if total + sizes[i] <= budget:
-                batches[place].append(groups[i])
-                used[place] += sizes[i]
-                break
-        else:
-            batches.append([groups[i]])
-            used.append(sizes[i])
+    room: list[int] = []  # tokens that are left in each
+    for group in sorted(groups, key=tokens_of, reverse=True):
+        size = tokens_of(group)
+        place = next((i for i, left in enumerate(room) if size <= left), len(room))
+        if place == len(room):
+            batches.append([])
+            room.append(budget)
+        batches[place].append(group)
+        room[place] -= size
     return batches
 
 
@@ -161,26 +154,28 @@ def pack_samples(groups: Sequence[Group], device: torch.device | str = "cpu") ->
     last = start[owner] + prompts[owner] - 1  # the prompt's last token predicts the first of the response
     filled = length > 0  # a response of one token has no inputs
 
-    def tensor(values: np.ndarray, dtype: torch.dtype = torch.long) -> Tensor:
-        return torch.as_tensor(values, dtype=dtype).to(device)
-
     def flat(lists: Iterable[list], dtype: type) -> Tensor:
         return torch.from_numpy(np.fromiter(chain.from_iterable(lists), dtype)).to(device)  # torch reads lists slowly
 
     def for_each_token(values: list[float]) -> Tensor:
         """(samples,) -> (N,)"""
-        return tensor(np.repeat(np.array(values), responses + 1), torch.float32)
+        return torch.from_numpy(np.repeat(np.array(values, np.float32), responses + 1)).to(device)
 
+    def in_turn(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """a[0], b[0], a[1], b[1], ..."""
+        return np.stack([a, b], 1).ravel()
+
+    sources = _ranges(in_turn(last, start[len(groups) :]), in_turn(np.ones_like(last), responses))
     return Pack(
         ids=flat(inputs, np.int64),
-        positions=tensor(_ranges(prefix_length, length)),
+        positions=torch.from_numpy(_ranges(prefix_length, length)).to(device),
         layout=Layout(
             start[filled], length[filled], prefix[filled], prefix_length[filled],
             prompt_lengths=prompts,
             group_lengths=np.bincount(owner, responses, len(groups)).astype(np.int64),
             device=torch.device(device),
         ),
-        source=tensor(_ranges(_zip(last, start[len(groups) :]), _zip(np.ones_like(last), responses))),
+        source=torch.from_numpy(sources).to(device),
         target=flat((sample.response_ids for sample in samples), np.int64),
         engine=flat((sample.logprobs for sample in samples), np.float32),
         advantage=for_each_token([sample.advantage for sample in samples]),
@@ -195,8 +190,3 @@ def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     [7, 8, 9, 2, 3]
     """
     return np.repeat(starts - (lengths.cumsum() - lengths), lengths) + np.arange(lengths.sum())
-
-
-def _zip(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a[0], b[0], a[1], b[1], ..."""
-    return np.stack([a, b], 1).ravel()

@@ -25,7 +25,7 @@ from transformers import (
 from envs import Env
 from grouping import GroupKey, Sample
 from model.attention import packed
-from model.chat import WITHOUT_SYSTEM, encode
+from model.chat import WITHOUT_SYSTEM, WITHOUT_TEXT, encode
 from model.logprobs import token_logprobs
 from model.packing import micro_batches, pack_samples
 from model.policy import Policy
@@ -35,7 +35,8 @@ PACK = 16384  # tokens in one forward pass of the warm start
 WARM_LEVELS = 12  # in one step of the warm start
 
 SPECIAL = ["<|pad|>", "<|unknown|>", "<|user|>", "<|assistant|>", "<|end|>"]
-TEMPLATE = WITHOUT_SYSTEM + (
+TEMPLATE = (
+    f"{WITHOUT_SYSTEM}{WITHOUT_TEXT}"
     "{% for m in messages if m.role == 'user' %}<|user|>{{ m.content }}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )

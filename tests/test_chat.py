@@ -172,8 +172,11 @@ def test_plain_text_gets_the_ids_that_transformers_gives_it(make):
 def test_the_graded_text_is_the_sampled_text():
     code = "print('a' , 'b') # one . two  do n't"
     tokenizer = bytes_tokenizer(clean_up_tokenization_spaces=True)
-    ids = tokenizer(code).input_ids
-    assert decode(tokenizer, [*ids, tokenizer.eos_token_id]) == decode(tokenizer, ids) == code
+    ids, end = tokenizer(code).input_ids, tokenizer.eos_token_id
+    assert decode(tokenizer, [*ids, end]) == decode(tokenizer, ids) == code
+    start = tokenizer.convert_tokens_to_ids("<|im_start|>")  # only the token that ends the turn is left out
+    assert decode(tokenizer, [start, *ids, end, start, end]) == f"<|im_start|>{code}<|im_end|><|im_start|>"
+    assert decode(tokenizer, []) == decode(tokenizer, [end]) == ""
     words = tiny.build_tokenizer()
     words.clean_up_tokenization_spaces = True
     assert decode(words, words("it 's [ 1 , 2 ] .").input_ids) == "it 's [ 1 , 2 ] ."

@@ -172,7 +172,7 @@ def test_balance_loses_nothing_and_evens_out_the_cost(ranks):
 def test_cost_by_hand():
     members = [make_sample(0.0, [1] * 4, [2] * 2), make_sample(0.0, [1] * 4, [2] * 3)]
     # 4 + 2 + 3 tokens; attention 4*4 + 2*(8+2) + 3*(8+3) = 69
-    assert cost(members, attention=0.1) == pytest.approx(9 + 6.9)
+    assert cost(members) == pytest.approx(9 + 69 / 4096)
 
 
 # ------------------------------------------------------------------------------------------------------------ placing
