@@ -25,8 +25,6 @@ from model.chat import encode as encode  # where others look for it
 from model.logprobs import token_logprobs
 from model.packing import pack_samples
 
-MAX_REASON = 400  # characters of a reason
-
 
 @contextmanager
 def refusing(source: str, part: str = "") -> Iterator[None]:
@@ -38,7 +36,7 @@ def refusing(source: str, part: str = "") -> Iterator[None]:
     except Exception as error:  # what the libraries raise on a broken file is anything: KeyError, RuntimeError, ...
         kind = "" if isinstance(error, (ValueError, OSError)) else f"{type(error).__name__}: "
         reason = " ".join(f"{part}{kind}{error}".split())
-        raise ValueError(f"--model {source}: {reason[:MAX_REASON]}") from None
+        raise ValueError(f"--model {source}: {reason[:400]}") from None
     finally:
         logging.set_verbosity(verbosity)
 
@@ -46,8 +44,8 @@ def refusing(source: str, part: str = "") -> Iterator[None]:
 def load_model(source: str) -> tuple[PreTrainedModel, Tokenizer]:
     """A model (float32, on the CPU) and its tokenizer from a hub id or a folder.
 
-    ValueError in one line when it cannot be loaded from safetensors, or when `update.py` cannot train it: that needs
-    plain full attention in every layer, a plain output head, and a tokenizer with a chat template.
+    ValueError when it cannot be loaded from safetensors, or trained: that needs plain full attention in every layer, a
+    plain output head, and a tokenizer with a chat template.
     """
     folder = Path(source)
     near = "/" in source and (folder.parent.is_dir() or folder.parts[0] in ("runs", "~", ".."))  # no hub has these
@@ -76,8 +74,9 @@ def load_model(source: str) -> tuple[PreTrainedModel, Tokenizer]:
 
 
 def check_weights(model: PreTrainedModel, tokenizer: Tokenizer, found: dict) -> None:
-    """All weights come from the files (others would be random, without a word) and are finite floats; every token has
-    a row in the embedding, and one of them ends a response.
+    """All weights come from the files and are finite floats, every token has an embedding, one of them ends a response.
+
+    Weights that are missing would be random, without a word.
     """
     kinds = ("missing_keys", "unexpected_keys", "mismatched_keys")
     if names := sorted(str(name) for kind in kinds for name in found[kind]):
@@ -85,15 +84,11 @@ def check_weights(model: PreTrainedModel, tokenizer: Tokenizer, found: dict) -> 
     for name, weight in model.named_parameters():
         if weight.dtype != torch.float32 or not weight.isfinite().all():
             raise ValueError(f"weight {name} ({weight.dtype}) is quantised or has values that are not finite")
-    tokens, rows = max(tokenizer.get_vocab().values()) + 1, _rows(model)  # more rows than tokens are padding
-    if tokens > rows:
+    tokens = max(tokenizer.get_vocab().values()) + 1
+    if tokens > (rows := model.get_input_embeddings().weight.shape[0]):  # more rows are padding
         raise ValueError(f"its tokenizer has {tokens} tokens, its embedding only {rows} rows")
     if not stop_ids(model, tokenizer):
         raise ValueError("nothing ends a response: no end token in tokenizer, generation_config.json or chat template")
-
-
-def _rows(model: PreTrainedModel) -> int:
-    return len(cast(nn.Embedding, model.get_input_embeddings()).weight)
 
 
 HARMLESS = {"scaling", "dropout", "position_ids", "cache_position", "use_cache"}  # options of attention
@@ -124,7 +119,7 @@ def check_attention(model: PreTrainedModel) -> None:
     AttentionInterface.register("listen", listen)
     before = model.config._attn_implementation
     model.set_attn_implementation("listen")
-    model(torch.zeros(1, 4, dtype=torch.long, device=model.device), use_cache=False)
+    model(torch.zeros(1, 4, dtype=torch.long), use_cache=False)
     model.set_attn_implementation(before)
     if len(asked) != len(layers):
         raise ValueError(f"{kind}: {len(asked)} of {len(layers)} layers have an attention that can be packed")
@@ -137,24 +132,21 @@ def check_attention(model: PreTrainedModel) -> None:
 
 @torch.no_grad()
 def check_logprobs(model: PreTrainedModel) -> None:
-    """Compare packed log-probs with the model's own. Otherwise a head with a scale, or an unusual attention, would
-    silently be trained wrongly. ValueError when they differ.
-    """
-    device, vocabulary = model.device, _rows(model)
+    """ValueError unless packed log-probs are the model's own: a scaled head would silently be trained wrongly."""
+    vocabulary = len(model.lm_head.weight)
 
     def some(length: int, start: int) -> list[int]:  # ids that do not repeat soon
         return [(start + 7 * i) % vocabulary for i in range(length)]
 
-    def group(number: int, prompt: int) -> list[Sample]:  # two prompts, two lengths
-        key = GroupKey(number, 0, "check")
-        return [Sample(key, some(prompt, number), some(n, n), [0.0] * n, 0.0) for n in (9, 30)]
-
-    groups = [group(1, 40), group(2, 12)]
+    groups = [  # two prompts, two lengths
+        [Sample(GroupKey(0, 0, "check"), some(prompt, prompt), some(n, n), [0.0] * n, 0.0) for n in (9, 30)]
+        for prompt in (40, 12)
+    ]
     with packed(model):
-        found = token_logprobs(model, pack_samples(groups, device))[0]
+        found = token_logprobs(model, pack_samples(groups))[0]
     expected, largest = [], 0.0
     for sample in [*groups[0], *groups[1]]:
-        ids, n = torch.tensor(sample.prompt_ids + sample.response_ids, device=device), len(sample.prompt_ids)
+        ids, n = torch.tensor(sample.prompt_ids + sample.response_ids), len(sample.prompt_ids)
         logits = model(ids[None], use_cache=False).logits[0].float()
         largest = max(largest, float(logits.abs().max()))
         expected.append(logits.log_softmax(-1)[n - 1 : -1].gather(-1, ids[n:, None])[:, 0])
@@ -162,7 +154,7 @@ def check_logprobs(model: PreTrainedModel) -> None:
     gap, noise = float((own - found).abs().max()), 1e-5 + 1e-6 * largest
     if not gap <= min(1e-2, noise + 2e-3 * float(own.std())):  # also when it is not a number
         raise ValueError(f"its log-probs differ by {gap:.3g} nats from those of packing.py")
-    large = torch.linspace(-100, 100, vocabulary, device=device)  # so large that a soft cap shows
+    large = torch.linspace(-100, 100, vocabulary)  # so large that a soft cap shows
     with model.lm_head.register_forward_hook(lambda module, inputs, output: large.expand_as(output)):
-        if not torch.equal(model(torch.zeros(1, 1, dtype=torch.long, device=device)).logits[0, 0], large):
+        if not torch.equal(model(torch.zeros(1, 1, dtype=torch.long)).logits[0, 0], large):
             raise ValueError("it changes the logits after lm_head (a scale or a soft cap), packing.py does not")

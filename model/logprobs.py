@@ -34,10 +34,7 @@ def _tile_backward(logits: Tensor, target: Tensor, norm: Tensor, grad: Tensor, i
 
 
 class TokenLogProb(torch.autograd.Function):
-    """log softmax(h W^T / temperature)[target] and the entropy, tile by tile, so that (N, V) never exists as a whole.
-
-    The weight gradient is summed in float32: a sum over tiles in bfloat16 would lose the smaller terms.
-    """
+    """log softmax(h W^T / temperature)[target] and the entropy, tile by tile, so (N, V) never exists as a whole."""
 
     @staticmethod
     def forward(ctx, hidden: Tensor, weight: Tensor, target: Tensor, temperature: float, tile: int):  # type: ignore[override]
@@ -53,6 +50,7 @@ class TokenLogProb(torch.autograd.Function):
     def backward(ctx, grad: Tensor, _: Tensor):  # type: ignore[override]
         hidden, weight, target, norm = ctx.saved_tensors
         trained = ctx.needs_input_grad[1]  # not under an adapter
+        # summed in float32: a sum over tiles in bfloat16 would lose the smaller terms
         grad_hidden, grad_weight = [], torch.zeros_like(weight, dtype=torch.float32) if trained else None
         for h, t, z, g in zip(*(x.split(ctx.tile) for x in (hidden, target, norm, grad)), strict=True):
             delta = _tile_backward(h @ weight.t(), t, z, g, 1 / ctx.temperature)
@@ -76,8 +74,7 @@ def token_logprobs(
 ) -> tuple[Tensor, Tensor]:
     """Log-prob and entropy of every response token at this temperature: (N,), (N,) float32.
 
-    `tile` response tokens go through the head at a time (default: TILE_TOKENS, at most TILE_LOGITS). Raises ValueError
-    outside `packed(model)`: any other attention lets the sequences of a pack see each other.
+    ValueError outside `packed(model)`: any other attention lets the sequences of a pack see each other.
     """
     if model.config._attn_implementation != "packed":
         raise ValueError("token_logprobs: call it inside `with packed(model)`")

@@ -40,9 +40,8 @@ class LogProbs(nn.Module):
 
 @dataclass
 class Policy:
-    """The weights are float32 masters: an update of lr 1e-6 must not be lost to rounding.
+    """The weights are float32 masters (an update of lr 1e-6 must not be lost to rounding), sharded over a `mesh`.
 
-    With a `mesh` they are sharded over its ranks (`distributed/shard.py`); without one this process has them alone.
     Where the model has an adapter of the policy's name, that alone is trained, and others may share the model below it.
     """
 
@@ -131,10 +130,8 @@ class Policy:
         raise FloatingPointError(f"policy {self.name}: {name} is not finite; go on from the last checkpoint")
 
     def save(self, folder: Path, weights: Iterable[tuple[str, Tensor]] | None = None) -> None:
-        """Write what `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` read; of an adapted
-        policy its adapter, which `PeftModel.from_pretrained` reads, unless whole `weights` are given.
-
-        All ranks of the policy have to call it; the first one writes.
+        """Write what `AutoModelForCausalLM.from_pretrained` reads, of an adapted policy what `PeftModel` reads, unless
+        whole `weights` are given; and the tokenizer. All ranks of the policy have to call it; the first one writes.
         """
         first = self.rank == 0
         if weights is None and self.adapted:
@@ -158,12 +155,11 @@ def make_optimizer(
 ) -> torch.optim.Optimizer:
     """AdamW without weight decay, over all weights unless told which: the clipped objective alone moves them.
 
-    A small model has constants of its own: the gradients of its unused vocabulary are tiny and pure noise; the usual
-    eps would blow them up to full steps, which takes a warm-started policy apart within ten steps. "adamw8bit" keeps
-    the moments in 8 bits, a quarter of their memory (arXiv 2110.02861); ImportError with what to install.
+    "adamw8bit" keeps the moments in 8 bits (arXiv 2110.02861); ImportError with what to install.
     """
     weights = list(model.parameters() if weights is None else weights)
     small = sum(weight.numel() for weight in model.parameters()) < SMALL
+    # the gradients of a small model's unused vocabulary are noise, which the usual eps would blow up to full steps
     beta2, eps = (0.99, 1e-5) if small else (0.999, 1e-8)
     options: dict = {"lr": lr, "betas": (0.9, beta2), "eps": eps, "weight_decay": 0.0}
     if kind == "adamw":
@@ -171,7 +167,7 @@ def make_optimizer(
     try:
         from torchao.optim import AdamW8bit  # works on sharded weights
     except ImportError as error:
-        raise ImportError(f"--optimizer {kind}: torchao cannot be imported ({error}); pip install torchao") from error
+        raise ImportError(f"--optimizer {kind}: {error}; pip install torchao") from error
     return cast(torch.optim.Optimizer, AdamW8bit(weights, **options))
 
 
@@ -182,8 +178,7 @@ def make_policy(
 ) -> Policy:  # fmt: skip
     """A policy from a model on the CPU: moved to `device`, or sharded over the ranks of `mesh`.
 
-    It trains the adapter of its name if the model has one; `root` is that of another policy on the same model, which
-    has been moved.
+    `root` is that of another policy on the same model, which has been moved already.
     """
     adapted = lora.has_adapter(model, name)
     if root is None:

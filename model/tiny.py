@@ -1,8 +1,8 @@
 """A from-scratch policy that needs no download: a Qwen3 model of 0.16M parameters and a tokenizer built in code.
 
-It is warm-started by imitating noise, so that it knows how an answer is written and nothing about which answer is good.
-That is what an instruction-tuned model brings to AT-GRPO, minus the English. The chat template shows the model the user
-message (the state) and leaves out the system message: the rules have to be learned from reward.
+It is warm-started by imitating noise, so that it knows how an answer is written and nothing about which answer is good:
+what an instruction-tuned model brings to AT-GRPO, minus the English. It sees the user message (the state) only: the
+rules have to be learned from reward.
 """
 
 from __future__ import annotations
@@ -14,13 +14,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import (
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from envs import Env
 from grouping import GroupKey, Sample
@@ -47,9 +41,7 @@ REACH = 7  # cells up to this offset are one token, others are spelled
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """Words and cells of the compact board view are one token each; everything else is spelled character by
-    character.
-    """
+    """Words and cells of the compact board view are one token each; everything else is spelled by characters."""
     offsets = range(-REACH, REACH + 1)
     cells = [f" ({r:+d},{c:+d})" for r in offsets for c in offsets]
     cells += [f" ({r},{c})" for r in range(REACH + 1) for c in range(REACH + 1)]
@@ -62,18 +54,13 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(rf"{pieces}|[\s\S]"), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="<|pad|>",
-        unk_token="<|unknown|>",
-        eos_token="<|end|>",
-        additional_special_tokens=["<|user|>", "<|assistant|>"],
-        chat_template=TEMPLATE,
-        clean_up_tokenization_spaces=False,
-        model_max_length=1024,
-    )
+        tokenizer_object=tokenizer, pad_token="<|pad|>", unk_token="<|unknown|>", eos_token="<|end|>",
+        additional_special_tokens=["<|user|>", "<|assistant|>"], chat_template=TEMPLATE,
+        clean_up_tokenization_spaces=False, model_max_length=1024,
+    )  # fmt: skip
 
 
-def build(seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def build(seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """Random weights that depend on the seed only (the global torch generator is left as it was), and the tokenizer."""
     tokenizer = build_tokenizer()
     config = Qwen3Config(
@@ -99,24 +86,20 @@ def build(seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 def noisy_examples(env: Env, rng: np.random.Generator, turns: int) -> list[tuple[str, list, str]]:
     """Play one environment with noise: (agent, messages, answer text) for every agent and turn."""
     examples: list[tuple[str, list, str]] = []
-    for _ in range(turns):
-        for agent in env.agents:
-            if env.done:
-                return examples
-            assert env.noisy_answer  # tasks without one are not imitated
-            text = env.noisy_answer(rng, GOOD)
-            examples.append((agent, env.observe(agent), text))
-            env.step(agent, text)
+    for agent in turns * tuple(env.agents):
+        if env.done:
+            break
+        assert env.noisy_answer  # tasks without one are not imitated
+        text = env.noisy_answer(rng, GOOD)
+        examples.append((agent, env.observe(agent), text))
+        env.step(agent, text)
     return examples
 
 
 def warm_start(
     policy: Policy, level: Callable[[int], Env], *, steps: int, turns: int, seed: int, lr: float = 3e-3
 ) -> float:
-    """Imitate noisy answers (a share of GOOD is good) on fresh levels, `level(number)`.
-
-    Returns the last cross-entropy, nats a token.
-    """
+    """Imitate noisy answers (a share of GOOD is good) on fresh levels; returns the last cross-entropy, nats a token."""
     rng, loss = np.random.default_rng([seed, 3]), torch.zeros(())
     end = policy.tokenizer.eos_token_id
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=lr, weight_decay=0.0)
@@ -127,9 +110,8 @@ def warm_start(
                 env = level(int(rng.integers(2**31)))
                 for agent, messages, text in noisy_examples(env, rng, turns):
                     ids = [*policy.tokenizer(text, add_special_tokens=False).input_ids, end]
-                    samples.append(
-                        Sample(GroupKey(0, 0, agent), encode(policy.tokenizer, messages), ids, [0.0] * len(ids), 0.0)
-                    )
+                    prompt = encode(policy.tokenizer, messages)
+                    samples.append(Sample(GroupKey(0, 0, agent), prompt, ids, [0.0] * len(ids), 0.0))
             tokens = sum(len(sample.response_ids) for sample in samples)
             loss = torch.zeros((), device=policy.device)
             for shared in micro_batches([[sample] for sample in samples], PACK):
