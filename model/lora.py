@@ -41,9 +41,9 @@ def linear_layers(model: PreTrainedModel) -> Iterator[tuple[str, Any]]:
 
 
 def add_adapter(model: PreTrainedModel, policy: str, rank: int, seed: int) -> None:
-    """Give a policy an adapter on every linear layer of the decoder, unless it has one. A is random, B is 0.
+    """Give a policy an adapter on every linear layer of the decoder, unless it has one, before the model is sharded.
 
-    Before the model is sharded; the same on every rank. The model's own weights are frozen.
+    A is random, the same on every rank, and B is 0.
     """
     if has_adapter(model, policy):
         return
@@ -75,14 +75,9 @@ def adapter_weights(model: PreTrainedModel, policy: str) -> Iterator[tuple[str, 
 
 
 def activate(model: PreTrainedModel, policy: str) -> None:
-    """Compute with the adapter of this policy from now on.
-
-    peft's own `set_adapter` would also freeze the other adapters, of which FSDP takes no notice once it has sharded.
-    """
+    """Compute with the adapter of this policy from now on."""
     for _, layer in linear_layers(model):
-        if hasattr(layer, "lora_A"):
-            if layer._active_adapter == [label(policy)]:
-                return
+        if hasattr(layer, "lora_A"):  # not by `set_adapter`: it freezes the others, and FSDP would not know
             layer._active_adapter = [label(policy)]
 
 
@@ -96,9 +91,9 @@ def to_bfloat16(model: PreTrainedModel) -> None:
 def merged_weights(
     root: nn.Module, model: PreTrainedModel, policy: str = "", dtype: torch.dtype | None = None
 ) -> Iterator[tuple[str, Tensor]]:
-    """(name, whole weight) of the model as a policy sees it, one after the other; without a policy the frozen ones.
+    """(name, whole weight) of the model as a policy sees it, without a policy the frozen ones; names as without LoRA.
 
-    Names are those of the model without adapters. All ranks of the policy have to iterate.
+    All ranks of the policy have to iterate.
     """
     adapters, layers = dict(adapter_weights(model, policy)), dict(linear_layers(model))
     for name, weight in full_weights(root, model, skip=".lora_"):
@@ -130,9 +125,7 @@ def save_adapter(model: PreTrainedModel, policy: str, folder: Path, write: bool 
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """What adapter_config.json says, by an allow-list: three fields are read, NO_MATTER does not change the result, and
-    everything else has to be as in plain LoRA. ValueError naming the field that is not.
-    """
+    """What adapter_config.json says, by an allow-list: ValueError naming a field that is not as in plain LoRA."""
     from peft import LoraConfig
 
     saved, plain = json.loads((folder / CONFIG).read_text(encoding="utf-8")), LoraConfig().to_dict()
@@ -185,10 +178,11 @@ def read_adapter(model: PreTrainedModel, folder: Path) -> tuple[dict[str, Any], 
 def load_adapter(model: PreTrainedModel, policy: str, folder: Path) -> None:
     """Give a policy the adapter of a folder. ValueError when it is not plain LoRA or does not fit the model."""
     config, pairs = read_adapter(model, folder)
-    _inject(model, policy, config["r"], config["lora_alpha"], {path.rpartition(".")[2] for path in pairs})
-    for name, weight in adapter_weights(model, policy):
-        path, _, which = name.removesuffix(f".{label(policy)}.weight").rpartition(".lora_")
-        weight.data.copy_(pairs[path]["AB".index(which)])
+    _inject(model, policy, config["r"], config["lora_alpha"], config["target_modules"])
+    for path, layer in linear_layers(model):
+        if path in pairs:
+            for which, weight in zip((layer.lora_A, layer.lora_B), pairs[path], strict=True):
+                which[label(policy)].weight.data.copy_(weight)
 
 
 def load_whole(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -1,10 +1,9 @@
 """What every engine promises: `engine(requests, n, temperature)` -> n completions for each request.
 
-Sampling is plain: temperature only, no top-k or penalties, and top-p for evaluation alone. The log-probs are those of
-the distribution that was sampled from. Candidate k of a request is drawn with the request's seed + k.
+Sampling is plain: temperature only, and top-p for evaluation alone. The log-probs are those of the distribution that
+was sampled from. Candidate k of a request is drawn with the request's seed + k.
 
-An engine holds a copy of a policy's weights, which `load` replaces. So policies of one architecture and one set of stop
-tokens can take turns on one engine, and `Team` decides when an engine gets new weights.
+An engine holds a copy of a policy's weights, which `load` replaces: policies of one architecture can take turns on it.
 """
 
 from __future__ import annotations

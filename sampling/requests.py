@@ -1,7 +1,7 @@
 """Requests and the scheduler: many environments share one engine, and neither side should wait long. No torch.
 
 A player (`rollout._play`) is a generator that plays one environment: it yields the requests of its next agents and is
-sent their completions. `drive` plays many of them at once. Who waits for whom:
+sent their completions. `drive` plays many of them at once:
 
       player 1   player 2   player 3  ...     each waits for the answers to its own requests, then scores them
          |          |          |              (in a thread of `pool`, if there is one) and asks again
@@ -54,25 +54,23 @@ def request_seed(seed: Sequence[int], env: int, turn: int, agent: int, spacing: 
 
 
 class Generate(Protocol):
-    """n completions for each request, in order; [] where a prompt leaves no room to answer.
-
-    One that takes new requests while others run also has `stream(n) -> Stream`.
-    """
+    """n completions for each request, in order; [] where a prompt leaves no room to answer. Perhaps with a `stream`."""
 
     def __call__(self, requests: list[Request], n: int) -> list[list[Completion]]: ...
+
+
+Answers = list[tuple[Request, list[Completion]]]
 
 
 class Stream(Protocol):
     """Requests in flight."""
 
-    # True: `collect` answers all that was submitted, so everybody should have submitted before
-    in_rounds: bool = False
-    # groups of environments, each starting one `collect` after another (only where agents act in order)
-    cohorts: int = 1
+    in_rounds: bool = False  # `collect` answers all that was submitted, so everybody should have submitted before
+    cohorts: int = 1  # groups of environments, each starting one `collect` after another, where agents act in order
 
     def submit(self, requests: list[Request]) -> None: ...
 
-    def collect(self) -> list[tuple[Request, list[Completion]]]:
+    def collect(self) -> Answers:
         """Make progress and return what is complete, in any order."""
         ...
 
@@ -98,7 +96,7 @@ class Rounds(Stream):
     def submit(self, requests: list[Request]) -> None:
         self.pending += requests
 
-    def collect(self) -> list[tuple[Request, list[Completion]]]:
+    def collect(self) -> Answers:
         requests, self.pending = self.pending, []
         replies = self.generate(requests, self.n) if requests or self.anywhere else []
         if len(replies) != len(requests):
@@ -109,7 +107,7 @@ class Rounds(Stream):
         return len(self.pending)
 
     def busy(self, more: bool) -> bool:
-        here = super().busy(more)
+        here = more or len(self) > 0
         return self.anywhere(here) if self.anywhere else here
 
 
@@ -152,8 +150,7 @@ def drive(
 ) -> list[Result]:
     """Play all environments to their end with n completions a request; returns what the players return.
 
-    `in_order`: agents act one after the other, so that cohorts of environments may start one after the other. Raises
-    ValueError when the engine returns the wrong number of completions.
+    `in_order`: agents act one after the other, so that cohorts may. ValueError on a wrong number of completions.
     """
     stream: Stream = generate.stream(n) if hasattr(generate, "stream") else Rounds(generate, n)
     games = [_Game(player) for player in players]
@@ -182,9 +179,8 @@ def drive(
             stream.submit(list(game.answers))
         for request, candidates in stream.collect():
             if len(candidates) not in (0, n):
-                raise ValueError(
-                    f"the engine returned {len(candidates)} completions for agent {request.agent}, expected {n}"
-                )
+                who = f"agent {request.agent}"
+                raise ValueError(f"the engine returned {len(candidates)} completions for {who}, expected {n}")
             game = asked.pop(request)
             game.answers[request] = candidates
             if None not in game.answers.values():

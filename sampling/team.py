@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import cast
 
 from transformers import PreTrainedTokenizerBase
@@ -15,15 +16,14 @@ from model.chat import decode, encode
 from model.fitting import free_for_packs, tokens_that_fit
 from model.policy import Policy
 from sampling.engine import Engine
-from sampling.requests import Completion, Generate, Request, Stream, answered
+from sampling.requests import Answers, Completion, Generate, Request, Stream, answered
 
 
 class Team:
-    """Who speaks for whom, and with which weights.
+    """Who speaks for whom (`policy_of`: agent -> policy), and with which weights.
 
-    `policy_of` maps each agent to the name of its policy; `policies` are those that live on this rank, `engines` what
-    samples from them (one engine may serve several), `tokenizers` those of all policies, `ranks_of` where each lives.
-    `learners` are the policies of this rank that are not frozen, `training` the ranks of all that are not.
+    `policies` are those that live on this rank, `engines` what samples from them (one may serve several), `tokenizers`
+    those of all policies, `ranks_of` where each lives; `learners` and `training` are the same without frozen ones.
     """
 
     def __init__(
@@ -112,12 +112,10 @@ class Team:
             self.seconds["load"] += time.perf_counter() - started
         return engine
 
-    def answer(
-        self, name: str, requests: list[Request], n: int, temperature: float, top_p: float = 1.0
-    ) -> list[list[Completion]]:
+    def answer(self, name: str, requests: list[Request], n: int, **sampling: float) -> list[list[Completion]]:
         """n completions for each request to one policy of this rank."""
         engine, started = self.ready(name), time.perf_counter()
-        replies = engine(requests, n, temperature, top_p)
+        replies = engine(requests, n, **sampling)
         self.seconds["generate"] += time.perf_counter() - started
         return replies
 
@@ -127,10 +125,8 @@ class Team:
         Training leaves `top_p` at 1: else the log-probs would not be those of the policy.
         """
         if self.neighbours:
-            return Exchange(
-                *self.neighbours, self.policy_of,
-                lambda name, requests, n: self.answer(name, requests, n, temperature, top_p), self.wavefront,
-            )  # fmt: skip
+            answer = partial(self.answer, temperature=temperature, top_p=top_p)
+            return Exchange(*self.neighbours, self.policy_of, answer, self.wavefront)
         return Sampler(self, temperature, top_p)
 
 
@@ -150,7 +146,7 @@ class Sampler:
 class TeamStream(Stream):
     """Requests in flight in the engines of a team.
 
-    Policies that share an engine take turns. Each keeps it until it has no requests left, so weights rarely change.
+    Of policies that share an engine each keeps it until it has no requests left, so weights rarely change.
     """
 
     def __init__(self, team: Team, n: int, temperature: float, top_p: float):
@@ -163,8 +159,8 @@ class TeamStream(Stream):
         for request in requests:
             self.queues[self.team.policy_of[request.agent]].append(request)
 
-    def collect(self) -> list[tuple[Request, list[Completion]]]:
-        done: list[tuple[Request, list[Completion]]] = []
+    def collect(self) -> Answers:
+        done: Answers = []
         owners = [owner for owner, _ in self.open.values()]
         for name in sorted(self.queues, key=lambda name: name not in owners):  # whose turn it is comes first
             engine = self.team.engines[name]

@@ -28,11 +28,10 @@ MOST = 32  # answers that share one copy of their prompt: attention pads to the 
 
 
 class TransformersEngine(Engine):
-    """Batched sampling with a key/value cache, from a copy of the policy's model (bfloat16 on a GPU, else float32).
+    """Batched sampling with a key/value cache, from a copy of the policy's model. It begins with `load`.
 
-    Before the first use `load` must give it weights. `max_tokens` limits a response; a prompt and its response must
-    fit `context` tokens together, otherwise the response is cut shorter, and a prompt without room for a single token
-    gets no completion. Sequences run together while their keys and values fit `cache_tokens` tokens.
+    A response has at most `max_tokens` tokens, `context` together with its prompt; a prompt without room for a single
+    token gets no completion. Sequences run together while their keys and values fit `cache_tokens` tokens.
     """
 
     def __init__(self, policy: Policy, max_tokens: int, context: int | None = None, cache_tokens: int = 65536):
@@ -45,7 +44,7 @@ class TransformersEngine(Engine):
 
     @torch.no_grad()
     def load(self, weights: Weights) -> None:
-        """Replace the weights. Raises ValueError unless every weight of the model is given, by its own name."""
+        """ValueError unless every weight of the model is given, by its own name."""
         own = dict(self.model.named_parameters())
         for name, weight in checked(weights, {name: value.shape for name, value in own.items()}):
             own[name].copy_(weight)

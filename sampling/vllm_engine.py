@@ -15,20 +15,19 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from model.policy import Policy
 from sampling.engine import Engine, Weights, checked, random_state_kept
-from sampling.requests import Completion, Request, Stream
+from sampling.requests import Answers, Completion, Request, Stream
 
 # Numbers of sequences that have a CUDA graph; others are padded to the next. vLLM's 51 take seconds longer to capture.
 BATCHES = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512]
 
 
 class VllmEngine(Engine):
-    """vLLM in this process: continuous batching, paged key/value cache, each prompt computed once for n candidates.
+    """vLLM in this process: continuous batching, each prompt computed once for n candidates. It begins with `load`.
 
-    Works for any policy whose architecture vLLM knows. Before the first use `load` must give it weights. `max_tokens`
-    and `context` as in `TransformersEngine`. `memory` is the share of the GPU's memory for its weights and cache; with
-    `sleep` it can give that back while others compute (one such engine a process). `options` are further arguments of
-    `vllm.LLM`. In a process group of several ranks each has its own engine, and all must be constructed at the same
-    time. Raises ImportError without vLLM and ValueError when it cannot start.
+    `max_tokens` and `context` as in `TransformersEngine`; `memory` is the share of the GPU's memory for weights and
+    cache, which with `sleep` it can give back (one such engine a process); `options` are further arguments of
+    `vllm.LLM`. In a process group every rank has its own, all constructed at the same time. ImportError without vLLM,
+    ValueError when it cannot start.
     """
 
     in_rounds = False
@@ -41,38 +40,33 @@ class VllmEngine(Engine):
         self.shapes, self.submitted, self.can_sleep, self.asleep = policy.shapes, 0, sleep, False
         vllm, several = import_vllm(policy.device), dist.is_initialized() and dist.get_world_size() > 1
         torch.cuda.empty_cache()  # vLLM takes its memory from what is free, not from what torch keeps for later
-        options = (
-            device_options(policy.device)
-            | {
-                "dtype": str(self.dtype).removeprefix("torch."),
-                "max_model_len": self.context,
-                "gpu_memory_utilization": memory,
-                "enable_sleep_mode": sleep,
-                "enable_prefix_caching": True,
-                "distributed_executor_backend": "external_launcher" if several else "uni",
-                "load_format": "dummy",
-                "skip_tokenizer_init": True,
-                "generation_config": "vllm",  # the model's own would bring top-p, top-k and penalties with it
-                "logprobs_mode": "processed_logprobs",  # those of the sampled distribution: after temperature
-            }
-            | options
-        )
+        settings = device_options(policy.device) | {
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "max_model_len": self.context,
+            "gpu_memory_utilization": memory,
+            "enable_sleep_mode": sleep,
+            "enable_prefix_caching": True,
+            "distributed_executor_backend": "external_launcher" if several else "uni",
+            "load_format": "dummy",
+            "skip_tokenizer_init": True,
+            "generation_config": "vllm",  # the model's own would bring top-p, top-k and penalties with it
+            "logprobs_mode": "processed_logprobs",  # those of the sampled distribution: after temperature
+        }
         config = copy.deepcopy(policy.model.config)
         config.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type]]
         with tempfile.TemporaryDirectory() as folder, random_state_kept(policy.device):  # LLM() seeds all generators
             config.save_pretrained(folder)
             try:
-                self.llm = vllm.LLM(model=folder, **options)
+                self.llm = vllm.LLM(model=folder, **settings | options)
             except ValueError as error:
-                settings = f"{self.context} tokens of context and --engine-memory {memory}"
-                raise ValueError(f"vLLM does not start with {settings}: {error}") from error
+                raise ValueError(f"vLLM does not start with --engine-memory {memory}: {error}") from error
 
     @torch.no_grad()
     def load(self, weights: Weights) -> None:
         """Replace the weights, wake up if asleep, forget cached prefixes: they belong to the old weights.
 
-        Raises ValueError unless every weight of the model is given, by its own name, and every one of vLLM's was
-        written; RuntimeError while requests are in flight.
+        ValueError unless every weight of the model is given and every one of vLLM's was written; RuntimeError while
+        requests are in flight.
         """
         if self.llm.llm_engine.has_unfinished_requests():
             raise RuntimeError("load: requests are in flight, they would be answered with two different weights")
@@ -133,9 +127,9 @@ class VllmStream(Stream):
             self.waiting[name] = request
             self.engine.llm.llm_engine.add_request(name, tokens_input(request.prompt_ids), self._sampling(request))
 
-    def collect(self) -> list[tuple[Request, list[Completion]]]:
+    def collect(self) -> Answers:
         """Compute one more token for all that run; returns the requests that are complete now, often none."""
-        done: list[tuple[Request, list[Completion]]] = [(request, []) for request in self.hopeless]
+        done: Answers = [(request, []) for request in self.hopeless]
         self.hopeless = []
         if self.waiting:
             with torch.random.fork_rng(devices=[]):  # vLLM's CPU sampler draws from torch's global generator as well
@@ -199,10 +193,7 @@ def import_ahead(device: str) -> None:
 
 
 def import_vllm(device: torch.device) -> Any:
-    """Import vllm with the environment variables it reads; variables that are already set win.
-
-    Raises ImportError with what to install.
-    """
+    """Import vllm with the environment variables it reads, unless they are set. ImportError with what to install."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # `load` needs the model in this process
     defaults = {
         "VLLM_LOGGING_LEVEL": "ERROR",
@@ -218,10 +209,8 @@ def import_vllm(device: torch.device) -> Any:
     try:
         import vllm
     except ImportError as error:
-        raise ImportError(
-            f"--engine vllm: vLLM cannot be imported ({error}); install it with pip install -r requirements-gpu.txt, "
-            "or use --engine transformers"
-        ) from error
+        message = f"--engine vllm: {error}; pip install -r requirements-gpu.txt, or use --engine transformers"
+        raise ImportError(message) from error
     if device.type != "cuda":
         import vllm._custom_ops as ops
 
