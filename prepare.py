@@ -31,7 +31,7 @@ from rollout import Evaluation, evaluate
 from sampling.engine import Engine
 from sampling.team import Team
 from sampling.transformers_engine import TransformersEngine
-from sampling.vllm_engine import VllmEngine, alone_on_the_gpu, import_ahead
+from sampling.vllm_engine import VllmEngine, alone_on_the_gpu
 from tasks import sandbox
 from tasks.levels import HELD_OUT_SEEDS, Levels, make_levels
 from tasks.registry import task_class
@@ -107,8 +107,6 @@ def prepare(config: Config, world: World, folder: Path, stop: Stop) -> Run:
     if config.task not in TASKS and (mistakes := check(levels.training_env.copy, config.task)):
         raise ValueError(f"--task {config.task}: {mistakes[0]} (python -m tools.check {config.task} lists all)")
     track = run_folder.on_main(world, lambda: make_tracker(config.track, folder, asdict(config), done))
-    if config.engine == "vllm":  # while the model is loaded and warmed up
-        import_ahead(world.device)
     weights = saved_models(checkpoint) if checkpoint else first_models(config, levels, world)
     team = make_team(config, agents, world, weights)
     if small and world.size == 1 and "OMP_NUM_THREADS" not in os.environ:
@@ -130,7 +128,7 @@ def prepare(config: Config, world: World, folder: Path, stop: Stop) -> Run:
         log.say(f"resuming after step {done}")
     else:
         env = levels.training(config.seed, 0, 0, config.envs_per_step)
-        prompt = team.decode_prompt(agents[0], team.encode(agents[0], env.observe(agents[0])))
+        prompt = team.tokenizers[team.policy_of[agents[0]]].decode(team.encode(agents[0], env.observe(agents[0])))
         log.say(f"the first prompt, as the model sees it:\n{prompt}")
         log.clear()
     return run

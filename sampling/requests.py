@@ -120,7 +120,15 @@ def answered(stream: Stream, requests: list[Request]) -> list[list[Completion]]:
     return [replies[request] for request in requests]
 
 
-# ---------------------------------------------------------------------------------------------------------- scheduler
+@dataclass(frozen=True)
+class Sampler:
+    """A `generate` that also takes new requests while others run."""
+
+    stream: Callable[[int], Stream]
+
+    def __call__(self, requests: list[Request], n: int) -> list[list[Completion]]:
+        return answered(self.stream(n), requests)
+
 
 SLICE = 0.002  # seconds in which players act between two steps of an engine that has its next step under way
 

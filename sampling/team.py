@@ -6,7 +6,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import cast
 
 from transformers import PreTrainedTokenizerBase
 
@@ -16,7 +15,7 @@ from model.chat import decode, encode
 from model.fitting import free_for_packs, tokens_that_fit
 from model.policy import Policy
 from sampling.engine import Engine
-from sampling.requests import Answers, Completion, Generate, Request, Stream, answered
+from sampling.requests import Answers, Completion, Generate, Request, Sampler, Stream
 
 
 class Team:
@@ -27,15 +26,10 @@ class Team:
     """
 
     def __init__(
-        self,
-        policies: Mapping[str, Policy],
-        policy_of: Mapping[str, str],
-        engines: Mapping[str, Engine],
-        tokenizers: Mapping[str, PreTrainedTokenizerBase] | None = None,
-        world: World | None = None,
-        ranks_of: Mapping[str, Sequence[int]] | None = None,
-        frozen: Sequence[str] = (),
-    ):
+        self, policies: Mapping[str, Policy], policy_of: Mapping[str, str], engines: Mapping[str, Engine],
+        tokenizers: Mapping[str, PreTrainedTokenizerBase] | None = None, world: World | None = None,
+        ranks_of: Mapping[str, Sequence[int]] | None = None, frozen: Sequence[str] = (),
+    ):  # fmt: skip
         self.policies, self.policy_of, self.engines = dict(policies), dict(policy_of), dict(engines)
         self.tokenizers = tokenizers or {name: policy.tokenizer for name, policy in policies.items()}
         self.world = world or World()
@@ -56,19 +50,11 @@ class Team:
     def decode(self, agent: str, ids: list[int]) -> str:
         return decode(self.tokenizers[self.policy_of[agent]], ids)
 
-    def decode_prompt(self, agent: str, ids: list[int]) -> str:
-        """A prompt as the model sees it, special tokens included."""
-        return cast(str, self.tokenizers[self.policy_of[agent]].decode(ids))
-
     def describe(self) -> str:
-        """Policies, their sizes, the agents they speak for and the ranks they live on. All ranks call it."""
+        """Policies, their sizes and the agents they speak for. All ranks call it."""
         sizes = self.world.merge({name: policy.size for name, policy in self.policies.items()})
-        parts = []
-        for name, ranks in self.ranks_of.items():
-            agents = [agent for agent, owner in self.policy_of.items() if owner == name]
-            where = f" on ranks {ranks[0]}-{ranks[-1]}" if self.world.size > 1 else ""
-            parts.append(f"policy {name} ({sizes[name]}) plays {', '.join(agents)}{where}")
-        return "; ".join(parts)
+        agents = {name: [agent for agent, owner in self.policy_of.items() if owner == name] for name in self.ranks_of}
+        return "; ".join(f"policy {name} ({sizes[name]}) plays {', '.join(agents[name])}" for name in agents)
 
     def set_lr(self, lr: float) -> None:
         for policy in self.policies.values():
@@ -120,27 +106,11 @@ class Team:
         return replies
 
     def sampler(self, temperature: float, top_p: float = 1.0) -> Generate:
-        """One `generate` for all agents: each request goes to the engine of its agent's policy. 0 is greedy.
-
-        Training leaves `top_p` at 1: else the log-probs would not be those of the policy.
-        """
+        """One `generate` for all agents: each request goes to the engine of its agent's policy. 0 is greedy."""
         if self.neighbours:
             answer = partial(self.answer, temperature=temperature, top_p=top_p)
             return Exchange(*self.neighbours, self.policy_of, answer, self.wavefront)
-        return Sampler(self, temperature, top_p)
-
-
-class Sampler:
-    """`generate` for a team whose policies all live on this rank."""
-
-    def __init__(self, team: Team, temperature: float, top_p: float):
-        self.team, self.temperature, self.top_p = team, temperature, top_p
-
-    def stream(self, n: int) -> TeamStream:
-        return TeamStream(self.team, n, self.temperature, self.top_p)
-
-    def __call__(self, requests: list[Request], n: int) -> list[list[Completion]]:
-        return answered(self.stream(n), requests)
+        return Sampler(lambda n: TeamStream(self, n, temperature, top_p))
 
 
 class TeamStream(Stream):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from itertools import islice
 
 import numpy as np
 import torch
@@ -25,6 +24,8 @@ from sampling.engine import Engine, Weights, checked, random_state_kept
 from sampling.requests import Completion, Request
 
 MOST = 32  # answers that share one copy of their prompt: attention pads to the most branches of a prompt
+Prompt = tuple[int, ...]
+Answer = tuple[int, int]  # number of its request, its own seed
 
 
 class TransformersEngine(Engine):
@@ -53,26 +54,25 @@ class TransformersEngine(Engine):
     def __call__(
         self, requests: list[Request], n: int, temperature: float = 1.0, top_p: float = 1.0
     ) -> list[list[Completion]]:
-        seeds: dict[tuple[int, ...], list[int]] = {}  # of all answers to a prompt: every answer has its own
-        for request in requests:
+        wanted: dict[Prompt, list[Answer]] = {}
+        for i, request in enumerate(requests):
             if len(request.prompt_ids) < self.context:
-                seeds.setdefault(tuple(request.prompt_ids), []).extend(request.seed + k for k in range(n))
-        answers: dict[tuple[int, ...], list[Completion]] = {prompt: [] for prompt in seeds}
-        for batch in self._batches(seeds):
-            completions = iter(self._sample(batch, temperature, top_p))
-            for prompt, part in batch:
-                answers[prompt] += islice(completions, len(part))
-        iterators = {prompt: iter(completions) for prompt, completions in answers.items()}
-        return [list(islice(iterators.get(tuple(request.prompt_ids), iter(())), n)) for request in requests]
+                wanted.setdefault(tuple(request.prompt_ids), []).extend((i, request.seed + k) for k in range(n))
+        replies: list[list[Completion]] = [[] for _ in requests]
+        for batch in self._batches(wanted):
+            asked = [i for _, answers in batch for i, _ in answers]
+            for i, completion in zip(asked, self._sample(batch, temperature, top_p), strict=True):
+                replies[i].append(completion)
+        return replies
 
-    def _batches(self, seeds: dict[tuple[int, ...], list[int]]) -> Iterator[list[tuple[tuple[int, ...], list[int]]]]:
-        """Prompts of similar length with the seeds of their answers, at most `cache_tokens` tokens at a time."""
-        batch: list[tuple[tuple[int, ...], list[int]]] = []
+    def _batches(self, wanted: dict[Prompt, list[Answer]]) -> Iterator[list[tuple[Prompt, list[Answer]]]]:
+        """Prompts of similar length with their answers, at most `cache_tokens` tokens at a time."""
+        batch: list[tuple[Prompt, list[Answer]]] = []
         used = 0
-        for prompt in sorted(seeds, key=len):
+        for prompt in sorted(wanted, key=len):
             most = min(MOST, max(1, (self.cache_tokens - len(prompt)) // self.max_tokens))
-            for first in range(0, len(seeds[prompt]), most):
-                part = seeds[prompt][first : first + most]
+            for first in range(0, len(wanted[prompt]), most):
+                part = wanted[prompt][first : first + most]
                 answers = (used := used + len(part)) * self.max_tokens
                 if batch and (len(batch) + 1) * len(prompt) + answers > self.cache_tokens:
                     yield batch
@@ -81,17 +81,15 @@ class TransformersEngine(Engine):
         if batch:
             yield batch
 
-    def _sample(
-        self, batch: Sequence[tuple[tuple[int, ...], list[int]]], temperature: float, top_p: float
-    ) -> list[Completion]:
-        """One answer for every seed, in order.
+    def _sample(self, batch: list[tuple[Prompt, list[Answer]]], temperature: float, top_p: float) -> list[Completion]:
+        """One completion for every answer, in order.
 
         Answers to one prompt that have begun alike are one branch, and the model computes each branch once.
         """
         device = self.policy.device
         logits, lengths, cache = self._read([prompt for prompt, _ in batch])  # (n, V), (prompts,)
         prompt = torch.arange(len(batch), device=device)  # (n,) of each branch: at first there is one to each prompt
-        seeds = [seed for _, part in batch for seed in part]
+        seeds = [seed for _, part in batch for _, seed in part]
         live = torch.arange(len(seeds), device=device)  # (L,) answers that have not ended
         branch = prompt.repeat_interleave(torch.tensor([len(part) for _, part in batch], device=device))  # (L,)
 
@@ -113,15 +111,13 @@ class TransformersEngine(Engine):
             token = beginnings % logits.shape[1]  # (n,)
             prompt = prompt[parent]
             cache.follow(parent)
-            logits = self._logits(self._hidden(token[:, None], (lengths[prompt] + t)[:, None], cache)[:, 0])
+            hidden = self._hidden(token[:, None], (lengths[prompt] + t)[:, None], cache)
+            logits = self.model.lm_head(hidden[:, 0]).float()
         stopped = torch.isin(tokens.gather(1, ends[:, None] - 1), stops)[:, 0]
-        columns = (x.tolist() for x in (tokens, logps, ends, stopped))
-        return [
-            Completion(ids[:end], logp[:end], "stop" if stop else "length")
-            for ids, logp, end, stop in zip(*columns, strict=True)
-        ]
+        rows = zip(*(x.tolist() for x in (tokens, logps, ends, stopped)), strict=True)
+        return [Completion(ids[:end], logp[:end], "stop" if stop else "length") for ids, logp, end, stop in rows]
 
-    def _read(self, prompts: list[tuple[int, ...]]) -> tuple[Tensor, Tensor, Cache]:
+    def _read(self, prompts: list[Prompt]) -> tuple[Tensor, Tensor, Cache]:
         """Prompts through the model: logits of what comes next (prompts, V), lengths (prompts,), keys and values."""
         device = self.policy.device
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
@@ -129,14 +125,11 @@ class TransformersEngine(Engine):
         ids = torch.tensor([[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts], device=device)
         positions = torch.arange(longest, device=device).expand_as(ids)
         cache = Cache(positions >= lengths[:, None])  # padding comes after a prompt, where its own tokens do not look
-        hidden = self._hidden(ids, positions, cache)
-        return self._logits(hidden[torch.arange(len(prompts), device=device), lengths - 1]), lengths, cache
+        last = self._hidden(ids, positions, cache)[torch.arange(len(prompts), device=device), lengths - 1]
+        return self.model.lm_head(last).float(), lengths, cache
 
     def _hidden(self, ids: Tensor, positions: Tensor, cache: Cache) -> Tensor:
         return self.model.model(input_ids=ids, position_ids=positions, use_cache=False, layout=cache).last_hidden_state
-
-    def _logits(self, hidden: Tensor) -> Tensor:
-        return self.model.lm_head(hidden).float()
 
 
 class Cache:
@@ -229,10 +222,7 @@ def choose(
 
 
 def uniforms(seeds: Sequence[int], count: int) -> np.ndarray:
-    """`count` numbers in [0, 1) for each seed below 2**64, all in one call: a stream of SplitMix64 each (float32).
-
-    Guy Steele, Doug Lea, Christine Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014.
-    """
+    """`count` numbers in [0, 1) for each seed below 2**64 (float32): a stream of SplitMix64 each (OOPSLA 2014)."""
 
     def mixed(z: np.ndarray) -> np.ndarray:
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import os
 import tempfile
-from contextlib import suppress
-from threading import Thread
 from typing import Any
 
 import torch
@@ -180,16 +178,6 @@ def alone_on_the_gpu() -> bool:
         return True
     free, total = torch.cuda.mem_get_info()
     return total - free - torch.cuda.memory_reserved() < 2 * 2**30  # the context of this process takes less
-
-
-def import_ahead(device: str) -> None:
-    """Begin to import vllm, which takes ten seconds. Whoever needs it waits until it is done, and gets the error."""
-
-    def work() -> None:
-        with suppress(ImportError):
-            import_vllm(torch.device(device)).LLM  # noqa: B018  (vllm imports most of itself here)
-
-    Thread(target=work, daemon=True).start()
 
 
 def import_vllm(device: torch.device) -> Any:

@@ -196,7 +196,7 @@ def test_a_prompt_is_encoded_for_its_own_policy_and_engines_are_one_for_each_arc
     messages = [{"role": "user", "content": "tool_user"}]
     ids = {agent: team.encode(agent, messages) for agent in ROLES}
     assert ids["planner"][1:] == ids["tool_user"]
-    assert team.decode_prompt("planner", ids["planner"]).startswith("<|again|>")
+    assert team.tokenizers["planner"].decode(ids["planner"]).startswith("<|again|>")
     assert len({id(engine) for engine in team.engines.values()}) == 2
 
 
