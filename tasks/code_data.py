@@ -26,7 +26,7 @@ UNREADABLE = (*NOT_DATA, AttributeError, zlib.error)  # what a malformed row rai
 
 
 class Test(dict[str, Any]):
-    """A test in its normal form, see `normal_test`."""
+    """A test in its normal form, see `normal_tests`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,9 +94,6 @@ def _call(test: dict) -> Test:
     if test.get("compare", "set") not in ("set", "truth"):
         raise ValueError("'compare' must be 'set' or 'truth'")
     return Test({name: test[name] for name in ("fn_name", "given", "atol", "compare") if name in test}, **values)
-
-
-# -------------------------------------------------------------------------------------------------------------- formats
 
 
 def _apps(row: Row) -> Problem:
@@ -193,35 +190,26 @@ def load_problems(source: str, split: str = "train", config: str | None = None) 
         where = f"data {source!r}, row {number}"
         found = [(name, reader) for name, fields, reader in FORMATS if all(field in row for field in fields)]
         if not found:
-            known = "; ".join(f"{name}: {', '.join(fields)}" for name, fields, _ in FORMATS)
-            raise ValueError(f"{where}: fields {sorted(row)} fit no known format ({known})")
-        name, reader = found[0]
+            raise ValueError(f"{where}: fields {sorted(row)} fit no known format (docs/data.md has them)")
         try:
-            problem = reader(row) if row.get("input_output") != "" else None
+            problems.append(found[0][1](row) if row.get("input_output") != "" else Problem(""))
         except UNREADABLE as error:
-            raise ValueError(f"{where}: not a readable {name} row: {type(error).__name__}: {error}") from None
-        if problem and problem.tests:
-            problems.append(problem)
-    if not problems:
+            raise ValueError(f"{where}: not a readable {found[0][0]} row: {type(error).__name__}: {error}") from None
+    kept = tuple(problem for problem in problems if problem.tests)
+    if not kept:
         raise ValueError(f"data {source!r}: no row has tests")
-    if len(problems) < len(rows):
-        left_out = len(rows) - len(problems)
+    if left_out := len(rows) - len(kept):
         warnings.warn(f"data {source!r}: {left_out} of {len(rows)} rows have no tests and are left out", stacklevel=2)
-    return tuple(problems)
+    return kept
 
 
 # Problems for a first look and for tests, used when no data is named.
 EXAMPLES = tuple(
-    _plain(
-        {
-            "question": f"Write a function {name} that {text}",
-            "tests": [{"fn_name": name, "args": args, "expected": expected} for args, expected in calls],
-            "solutions": [code],
-        }
-    )
+    Problem(f"Write a function {name} that {text}", tuple(normal_tests(tests)), name, solutions=(code,))
     for name, text, code, calls in (
         ("add", "adds two integers.", "def add(a, b): return a + b", [([1, 2], 3), ([5, 5], 10), ([-3, 1], -2)]),
         ("count_a", "counts the a's.", "def count_a(s): return s.count('a')", [(["tree"], 0), (["banana"], 3)]),
         ("flip", "reverses a list.", "def flip(items): return items[::-1]", [([[1, 2, 3]], [3, 2, 1]), ([[]], [])]),
     )
+    for tests in [[{"fn_name": name, "args": args, "expected": expected} for args, expected in calls]]
 )

@@ -15,7 +15,6 @@ from tasks.code_data import EXAMPLES, Problem, Test, load_problems, normal_tests
 from tasks.code_grading import (
     FUNCTION_SECONDS,
     PROGRAM_SECONDS,
-    Grade,
     golden_tests,
     grade_program,
     is_right,
@@ -36,9 +35,8 @@ class CodeEnv(Env):
     """A programming problem for a coder and a tester (`mas`) or a coder alone (`single`).
 
     Both act at once. A new answer replaces the agent's last one; one that cannot be read leaves it. `mas` ends when the
-    committed program passes the tester's committed tests, which is agreement, not success. `single` ends when the
-    program passes the examples in the prompt, and where there are none goes on until the turns are over. `solved`: the
-    committed program passes all golden tests.
+    committed program passes the tester's committed tests, which is agreement, not success; `single` when it passes the
+    examples in the prompt, and never before the last turn where there are none. `solved`: it passes all golden tests.
 
     Team reward: share of golden tests that the candidate program passes; the tester's is that of the committed program.
     Local rewards. Coder: .1 the program parses, .1 it runs through the first golden input and gives something, .8
@@ -47,9 +45,8 @@ class CodeEnv(Env):
     halved when a program that prints (returns) nothing passes all of the tests, the cheapest way to agree. Without a
     reference nobody knows whether tests are right: a committed program that passes all golden tests stands in for it.
 
-    Options: `data` (file or hub id) with `split` and `config`, or `problems`; `timeout`, seconds for all tests of a
-    function or for each test of a program (0: the defaults of `grade_program`). Seed s is problem
-    order[s % len(problems)] of one fixed permutation.
+    Options: `data` (file or hub id) with `split` and `config`, or `problems`; `timeout`, see `grade_program`. Seed s is
+    problem order[s % len(problems)] of one fixed permutation.
     """
 
     simultaneous = slow_scoring = runs_programs = True
@@ -141,11 +138,10 @@ class CodeEnv(Env):
         if code is None:
             self.unread |= {"coder"}
             return Reward(0.0, 0.0, {"format": 0.0})
-        grade = self._grade(code, golden_tests(self.problem))
+        grade = grade_program(code, golden_tests(self.problem), self.timeout)
         runs = grade.statuses[0] == "ok" or (grade.statuses[0] == "wrong" and grade.outputs[0].strip() != "")
         if "tester" not in self.agents and self.problem.examples:
-            examples = self._grade(code, self.problem.examples)
-            self.done, self.report = examples.passed, _report(self.problem.examples, examples)
+            self._compare(code, self.problem.examples)
         self.program, self.score, self.solved = code, grade.score, grade.passed
         self.unread -= {"coder"}
         info = {"format": 1.0, "runs": float(runs), "golden": grade.score}
@@ -157,28 +153,29 @@ class CodeEnv(Env):
         if tests:
             known = reference_solution(self.problem, self.timeout) or (self.program if self.solved else None)
             own = [test for test in tests if not copied(test, self.problem)]
-            passed = self._grade(known, own).statuses.count("ok") if known and own else 0
+            passed = grade_program(known, own, self.timeout).statuses.count("ok") if known and own else 0
             trivial = all(is_right(test, None if self.problem.fn_name else "") for test in tests)
             local = 0.2 + 0.8 * passed / len(tests) * (0.5 if trivial else 1.0)
             info |= {"right": passed / len(tests), "copied": 1 - len(own) / len(tests), "trivial": float(trivial)}
             info["reference"] = float(known is not None)
-        unread = self.unread - {"tester"} if tests else self.unread | {"tester"}
-        tests = tests or self.tests
-        if tests and self.program is not None:
-            agreement = self._grade(self.program, tests)
-            self.done, self.report = agreement.passed, _report(tests, agreement)
-        self.tests, self.unread = tests, unread
+        if self.program is not None and (tests or self.tests):
+            self._compare(self.program, tests or self.tests)
+        self.tests = tests or self.tests
+        self.unread = self.unread - {"tester"} if tests else self.unread | {"tester"}
         return Reward(self.score, local, info)
 
-    def _grade(self, code: str, tests: Sequence[Test]) -> Grade:
-        return grade_program(code, tests, self.timeout)
+    def _compare(self, code: str, tests: Sequence[Test]) -> None:
+        """Run the program on tests that both agents may see, and report; if it passes, the episode is over."""
+        grade = grade_program(code, tests, self.timeout)
+        lines = [f"The program passes {grade.statuses.count('ok')} of {len(tests)} tests."]
+        for test, status, output in zip(tests, grade.statuses, grade.outputs, strict=True):
+            if status != "ok":
+                lines.append(f"Test {_shown(test, SHOWN_TEST)}: {status}, it gave {output!r}")
+        self.done, self.report = grade.passed, "\n".join(lines)
 
     def _check(self, agent: str) -> None:
         if agent not in self.agents:
             raise ValueError(f"unknown agent {agent!r}: this environment has {', '.join(self.agents)}")
-
-
-# ------------------------------------------------------------------------------------------------------ tests as texts
 
 
 def read_tests(text: str, name: str | None, given: str = "") -> tuple[Test, ...] | None:
@@ -235,15 +232,6 @@ def _shown(test: Test, limit: int) -> str:
     """A test as an agent reads it: JSON, or Python where JSON has no word for it, and shortened."""
     fields = {key: test[key] for key in ("args", "expected", "input", "output") if key in test}
     try:
-        text = json.dumps(fields)
+        return shorten(json.dumps(fields), limit)
     except TypeError:
-        text = repr(fields)
-    return shorten(text, limit)
-
-
-def _report(tests: Sequence[Test], grade: Grade) -> str:
-    lines = [f"The program passes {grade.statuses.count('ok')} of {len(tests)} tests."]
-    for test, status, output in zip(tests, grade.statuses, grade.outputs, strict=True):
-        if status != "ok":
-            lines.append(f"Test {_shown(test, SHOWN_TEST)}: {status}, it gave {output!r}")
-    return "\n".join(lines)
+        return shorten(repr(fields), limit)

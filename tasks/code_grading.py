@@ -1,9 +1,9 @@
 """Verdicts on programs: run them in the sandbox on test inputs, and compare the results outside it.
 
 The verdict is the parent's: a test sends its *input* into the sandbox, what the program printed or returned comes back
-as data, and only here is it compared with the expected answer. The child never holds an expected answer, so a program
-that forges its output, patches `json` or `print`, or returns objects that claim to equal everything can only give an
-answer, never a verdict. Function results travel as JSON of exact builtin types (`to_data`); anything else is a failure.
+as data of exact builtin types (`to_data`), and only here is it compared with the expected answer, which the child never
+holds. So a program that forges output, patches `print` or returns objects that claim to equal everything can only give
+an answer, never a verdict.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import json
 import marshal
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -103,15 +103,12 @@ def grade_program(code: str, tests: Sequence[dict[str, Any]], timeout: float = 0
     if not tests:
         raise ValueError("a program cannot be graded without tests")
     tests = normal_tests(tests)
-    if "fn_name" in tests[0]:
-        replies = _call(code, tests, timeout or FUNCTION_SECONDS)
-    else:
-        replies = list(_run(code, [test["input"] for test in tests], timeout or PROGRAM_SECONDS))
+    replies = (_call if "fn_name" in tests[0] else _run)(code, tests, timeout)
     ended = replies[-1][0] if replies and replies[-1][0] != "ok" else "timeout"
     replies += [(ended, None, "")] * (len(tests) - len(replies))
-    pairs = zip(tests, replies, strict=True)
     statuses = tuple(
-        "wrong" if reply[0] == "ok" and not is_right(test, reply[1]) else reply[0] for test, reply in pairs
+        "wrong" if status == "ok" and not is_right(test, value) else status
+        for test, (status, value, _) in zip(tests, replies, strict=True)
     )
     score = statuses.count("ok") / len(tests)
     return Grade(score, score == 1.0, statuses, tuple(shown for _, _, shown in replies))
@@ -120,23 +117,27 @@ def grade_program(code: str, tests: Sequence[dict[str, Any]], timeout: float = 0
 Reply = tuple[str, Any, str]  # status, the text that was printed or the value that was returned, and what people see
 
 
-def _run(code: str, inputs: Sequence[str], timeout: float) -> Iterator[Reply]:
+def _run(code: str, tests: Sequence[Test], seconds: float) -> list[Reply]:
     """The replies of a program that reads standard input."""
+    replies: list[Reply] = []
     end, late = time.monotonic() + ALL_SECONDS, 0
-    with contextlib.closing(run_many(code, inputs, timeout, end)) as results:
+    inputs = (test["input"] for test in tests)
+    with contextlib.closing(run_many(code, inputs, seconds or PROGRAM_SECONDS, end)) as results:
         for result in results:
             status = _status(result)
-            yield status, result.stdout, shorten(result.stdout if status == "ok" else result.stderr.strip(), SHOWN)
+            shown = shorten(result.stdout if status == "ok" else result.stderr.strip(), SHOWN)
+            replies.append((status, result.stdout, shown))
             late += status == "timeout"
             if late == PATIENCE or time.monotonic() > end:
                 break
+    return replies
 
 
 def _call(code: str, tests: Sequence[Test], seconds: float) -> list[Reply]:
     """The replies of a function."""
     usual = {word: _usual()[word] for word in re.findall(r"\w+", code) if word in _usual()}
     replies: list[Reply] = []
-    end, crashes = time.monotonic() + seconds, 0
+    end, crashes = time.monotonic() + (seconds or FUNCTION_SECONDS), 0
     while len(replies) < len(tests) and crashes <= PATIENCE and (left := end - time.monotonic()) > 0:
         job = (code, tests[0].get("given", ""), tests[0]["fn_name"], usual, left)
         lines = [job, *(test["args"] for test in tests[len(replies) :])]
@@ -187,9 +188,6 @@ def is_right(test: Test, value: Any) -> bool:
         return any(same_value(answer, value, test.get("atol", 0.0)) for answer in answers)
     except NOT_DATA:  # no collection, or one that no set can hold
         return False
-
-
-# ------------------------------------------------------------------------------------------------------------- problems
 
 
 def golden_tests(problem: Problem) -> tuple[Test, ...]:

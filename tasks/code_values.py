@@ -24,13 +24,13 @@ def same_output(expected: str, printed: str) -> bool:
     Integers must be equal, floats within TOLERANCE; nan matches nothing. "2" accepts "2.0" but not "2.0000001". Digits
     after a leading zero are text, not a number: "0011" is not "11".
     """
-    wanted, got = ([line.strip() for line in text.strip().split("\n")] for text in (expected, printed))
-    return len(wanted) == len(got) and all(map(_same_line, wanted, got))
+    wanted, got = _words(expected), _words(printed)
+    return len(wanted) == len(got) and all(map(_same_word, wanted, got))
 
 
-def _same_line(wanted: str, got: str) -> bool:
-    left, right = re.split(r"(\s+)", wanted), re.split(r"(\s+)", got)
-    return len(left) == len(right) and all(map(_same_word, left, right))
+def _words(text: str) -> list[str]:
+    """The words of a text and, at every second place, the blanks between them."""
+    return re.split(r"(\s+)", "\n".join(line.strip() for line in text.strip().split("\n")))
 
 
 def _same_word(wanted: str, got: str) -> bool:
@@ -54,7 +54,7 @@ def _close(wanted: Any, got: Any, atol: float = 0.0) -> bool:
 
 def same_value(expected: Any, returned: Any, atol: float = 0.0) -> bool:
     """Equality of returned data: integers exactly, floats within TOLERANCE or `atol`, nan never. A tuple equals a list,
-    and apart from numbers nothing else equals a value of another type."""
+    and apart from numbers nothing else equals a value of another type. OverflowError beyond all floats."""
     if isinstance(expected, (list, tuple)):
         alike = isinstance(returned, (list, tuple)) and len(expected) == len(returned)
         return alike and all(same_value(*pair, atol) for pair in zip(expected, returned, strict=True))
@@ -63,10 +63,7 @@ def same_value(expected: Any, returned: Any, atol: float = 0.0) -> bool:
         return alike and all(same_value(value, returned[key], atol) for key, value in expected.items())
     number = isinstance(expected, (float, complex)) or (atol and type(expected) is int)
     if number and isinstance(returned, (int, float, complex)):
-        try:
-            return _close(expected, returned, atol)
-        except OverflowError:  # beyond all floats
-            return False
+        return _close(expected, returned, atol)
     return bool(expected == returned)
 
 
@@ -76,9 +73,6 @@ def distinct(items: Iterable[Any]) -> set:
     if max(collections.Counter(map(hash, items)).values(), default=0) > 100:
         raise ValueError("more than 100 items have the same hash")
     return set(items)
-
-
-# -------------------------------------------------------------------------------------------------- values as JSON data
 
 
 def to_data(value):

@@ -98,8 +98,6 @@ def run_many(
             yield result
 
 
-# ------------------------------------------------------------------------------------------------- choosing a sandbox
-
 _mode = "auto"
 
 
@@ -179,9 +177,6 @@ def _python_files() -> list[str]:
         # Not a folder that holds the standard library too, as /usr/lib may: it holds other things as well.
         found += [path if any(p.startswith(os.path.realpath(folder) + "/") for p in library) else folder]
     return [path for path in dict.fromkeys(found) if not any(path.startswith(other + "/") for other in found)]
-
-
-# ----------------------------------------------------------------------------------------------------- one sandbox
 
 
 class _Session:

@@ -6,13 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hostile import HOSTILE, Leftovers, needs_bubblewrap
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from envs import InfraError, make_env
 from tasks import sandbox
 from tasks.code_data import EXAMPLES, Problem, load_problems, normal_tests
-from tasks.code_env import CodeEnv, copied, golden_tests, grade_program, read_tests, reference_solution
+from tasks.code_env import CodeEnv, copied, golden_tests, grade_program, reference_solution
 from tools import fetch
 
 PLUS_ONE = tuple(normal_tests([{"input": "7", "output": "8"}]))
@@ -35,10 +33,11 @@ def env():
     return CodeEnv(problems=[ADD])
 
 
-def test_a_broken_sandbox_changes_nothing(monkeypatch):
+@pytest.mark.parametrize("name", [None, "f"])
+def test_a_broken_sandbox_changes_nothing(monkeypatch, name):
     monkeypatch.setattr(sandbox, "START", "raise RuntimeError('broken on purpose')")
-    env = CodeEnv(problems=[Problem("q", tests=PLUS_ONE)])
-    with pytest.raises(InfraError):
+    env = CodeEnv(problems=[Problem("q", ADD.tests if name else PLUS_ONE, name)])
+    with pytest.raises(InfraError, match="broken on purpose"):
         env.step("coder", answer("print(8)"))
     assert env.program is None
 
@@ -49,9 +48,6 @@ def test_no_hostile_program_scores():
     with Leftovers(), ThreadPoolExecutor(4) as pool:
         grades = pool.map(lambda code: grade_program(code, PLUS_ONE, 0.5), HOSTILE.values())
         assert [name for name, grade in zip(HOSTILE, grades, strict=True) if grade.score] == []
-
-
-# -------------------------------------------------------------------------------------------------------------- rewards
 
 
 def test_rewards_of_the_coder(env):
@@ -70,7 +66,7 @@ def test_rewards_of_the_coder(env):
 
 def test_a_program_that_prints_nothing_did_not_run():
     env = CodeEnv(problems=[Problem("Add one.", PLUS_ONE)])
-    for code, local in ("# nothing", 0.1), ("x = 1", 0.1), ("print()", 0.1), ("print(1)", 0.2), ("print(8)", 1.0):
+    for code, local in ("# nothing", 0.1), ("print()", 0.1), ("print(1)", 0.2), ("print(8)", 1.0):
         assert env.copy().step("coder", answer(code)).local == pytest.approx(local), code
 
 
@@ -81,7 +77,6 @@ def test_rewards_of_the_tester(env):
         written_tests(): 0.0,
         written_tests({"args": 1, "expected": 2}): 0.0,
         written_tests({"input": "1", "output": "2"}): 0.0,
-        answer("[1, 2]", "json"): 0.0,
         answer('{"args": [1, 2], "expected": 3}', "json"): 0.0,
         answer("[" * 5000, "json"): 0.0,
         answer('[{"args": [1, 2], "expected": 3, "expected": 3}]', "json"): 0.0,
@@ -116,29 +111,21 @@ SHOWN = [
     ("Input: nums = [2,7],\n       target = 9.", [[2, 7], 9], [[2, 7], 8]),
     ("f(a=2, b=3) is 5", [2, 3], [3, 2]),
     ("of [3, 1] it gives [1, 3]", [[3, 1]], [[3]]),
+    ("Add.\n\nSample Input 1:\n\n3\n1 2 3 \n\nOutput\n6", "3\n1 2 3", "1 2 3\n3"),
+    ("Input: 5\nOutput: 6, for n up to 7", "5\n", "7"),
+    ("```\n12\n```\nor\n> 13", " 13", "1"),
 ]
 
 
 @pytest.mark.parametrize(("question", "shown", "own"), SHOWN)
-def test_arguments_that_stand_in_the_question_are_copied(question, shown, own):
-    shown, own = normal_tests({"fn_name": "f", "args": args, "expected": 0} for args in (shown, own))
-    problem = Problem(question, (), "f")
-    assert (copied(shown, problem), copied(own, problem)) == (True, False)
-    problem = Problem("Another one.", (), "f", examples=(shown,))
-    assert (copied(shown, problem), copied(own, problem)) == (True, False)
-
-
-@pytest.mark.parametrize(
-    ("question", "shown", "own"),
-    [
-        ("Add.\n\nSample Input 1:\n\n3\n1 2 3 \n\nOutput\n6", "3\n1 2 3", "1 2 3\n3"),
-        ("Input: 5\nOutput: 6, for n up to 7", "5\n", "7"),
-        ("```\n12\n```\nor\n> 13", " 13", "1"),
-    ],
-)
-def test_lines_that_stand_in_the_question_are_copied(question, shown, own):
-    shown, own = normal_tests({"input": text, "output": "0"} for text in (shown, own))
-    for problem in Problem(question), Problem("Another one.", examples=(shown,)):
+def test_input_that_stands_in_the_question_is_copied(question, shown, own):
+    program = isinstance(shown, str)
+    tests = [
+        {"input": x, "output": "0"} if program else {"fn_name": "f", "args": x, "expected": 0} for x in (shown, own)
+    ]
+    shown, own = normal_tests(tests)
+    name = None if program else "f"
+    for problem in Problem(question, (), name), Problem("Another one.", (), name, examples=(shown,)):
         assert (copied(shown, problem), copied(own, problem)) == (True, False)
 
 
@@ -167,23 +154,21 @@ def test_programs_find_the_code_that_the_question_gives():
     assert env.step("tester", written_tests({"args": [9], "expected": 3})).local == pytest.approx(1.0)
 
 
-# ------------------------------------------------------------------------------------------------ the end of an episode
+# ------------------------------------------------------------------------------------- the end of an episode, prompts
 
 
-def test_agreement_on_something_wrong_ends_the_episode_without_success(env):
-    env.step("coder", answer("def add(a, b): return 3"))
-    reward = env.step("tester", written_tests({"args": [5, 5], "expected": 3}))
-    assert (env.done, env.solved) == (True, False)
-    assert (reward.team, reward.local) == pytest.approx((1 / 3, 0.2))
+@pytest.mark.parametrize(
+    ("code", "test", "solved", "team", "local"),
+    [("return 3", {"args": [5, 5], "expected": 3}, False, 1 / 3, 0.2), ("return a + b", GOOD, True, 1.0, 1.0)],
+)
+def test_agreement_ends_the_episode_and_is_no_success(env, code, test, solved, team, local):
+    env.step("coder", answer(f"def add(a, b): {code}"))
+    assert (env.done, env.solved) == (False, solved)
+    reward = env.step("tester", written_tests(test))
+    assert (env.done, env.solved) == (True, solved)
+    assert (reward.team, reward.local) == pytest.approx((team, local))
     after = env.step("coder", answer("def add(a, b): return a + b"))
-    assert (after.team, after.local, env.program) == (0.0, 0.0, "def add(a, b): return 3\n")
-
-
-def test_agreement_on_the_right_program_is_success(env):
-    env.step("coder", answer("def add(a, b): return a + b"))
-    assert (env.done, env.solved) == (False, True)
-    env.step("tester", written_tests(GOOD))
-    assert (env.done, env.solved) == (True, True)
+    assert (after.team, after.local, env.program) == (0.0, 0.0, f"def add(a, b): {code}\n")
 
 
 def test_a_coder_alone_goes_on_until_the_examples_pass_and_without_any_to_the_last_turn():
@@ -198,9 +183,6 @@ def test_a_coder_alone_goes_on_until_the_examples_pass_and_without_any_to_the_la
     for code, solved in ("def add(a, b): return 3", False), ("def add(a, b): return a + b", True):
         env.step("coder", answer(code))
         assert (env.done, env.solved) == (False, solved)  # the golden tests end nothing
-
-
-# -------------------------------------------------------------------------------------------------------------- prompts
 
 
 def test_disagreement_is_reported_to_both_and_unreadable_answers_change_nothing(env):
@@ -248,39 +230,16 @@ def test_prompts_are_shortened_and_say_so():
         assert "passes 0 of 2" in text
 
 
-def test_copies_are_independent_and_seeds_walk_through_the_problems():
-    env = make_env("code").reset(3)
-    twin = env.copy()
-    twin.step("coder", answer("x = 1"))
-    assert env.program is None
-    assert env.observe("coder") == make_env("code").reset(3).observe("coder")
+def test_seeds_walk_through_the_problems():
+    env = make_env("code")
     assert {env.reset(seed).problem for seed in range(len(EXAMPLES))} == set(env.problems)
-    assert env.simultaneous
 
 
 def test_bad_options_are_errors():
-    for options in [{"workflow": "ensemble"}, {"problems": []}, {"data": "x.jsonl", "problems": EXAMPLES}]:
-        with pytest.raises(ValueError, match="code task"):
-            CodeEnv(**options)
-    with pytest.raises(ValueError, match="unknown agent 'planner'"):
-        CodeEnv().observe("planner")
+    with pytest.raises(ValueError, match="the code task has mas or single"):
+        CodeEnv("ensemble")
     with pytest.raises(FileNotFoundError, match=r"missing\.jsonl"):
         make_env("code", data="missing.jsonl")
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    st.text()
-    | st.text().map(lambda text: f"```json\n{text}\n```")
-    | st.sampled_from(["```json\n[{}]\n```", "```json\n[[]]\n```"])
-)
-def test_any_text_is_fine(text):
-    env = CodeEnv(problems=[Problem("q", PLUS_ONE)])
-    for agent in env.agents:
-        reward = env.step(agent, text)
-        assert 0 <= reward.team <= 1
-        assert 0 <= reward.local <= 1
-    assert read_tests(text, None) is None
 
 
 # -------------------------------------------------------------------------------------------- the benchmarks, converted
@@ -294,7 +253,6 @@ def mutants(problem):
     spoil += "    value = _reference(*args)\n    return "
     yield reference + spoil + "not value if isinstance(value, bool) or value is None else [value, value]\n"
     yield f"def {name}(*args):\n    return Ellipsis\n"
-    yield f"def {name}(*args):\n    raise ValueError\n"
     if any(len(str(tuple(test["args"]))) % 2 == 0 for test in golden_tests(problem)):
         yield reference + spoil + "value if right else object()\n"
 
@@ -305,12 +263,12 @@ def sweep(tmp_path, name, start, step):
         part.write_text("".join(list(lines)[start::step]), encoding="utf-8")
     fetch.main([name, "--from", str(part), "--to", str(target)])
     problems = load_problems(str(target))
+    load_problems.cache_clear()
+    programs = [(problem, problem.solutions[0], True) for problem in problems]
+    programs += [(problem, code, False) for problem in problems for code in mutants(problem)]
     with ThreadPoolExecutor(2) as pool:
-        scores = pool.map(lambda problem: grade_program(problem.solutions[0], golden_tests(problem)).score, problems)
-        assert [p.fn_name for p, score in zip(problems, scores, strict=True) if score != 1.0] == []
-        wrong = [(problem, code) for problem in problems for code in mutants(problem)]
-        scores = pool.map(lambda pair: grade_program(pair[1], golden_tests(pair[0])).score, wrong)
-        assert [(p.fn_name, code) for (p, code), score in zip(wrong, scores, strict=True) if score == 1.0] == []
+        passed = pool.map(lambda row: grade_program(row[1], golden_tests(row[0])).passed, programs)
+        assert [(row[0].fn_name, row[1]) for row, ok in zip(programs, passed, strict=True) if ok != row[2]] == []
     assert all(copied(test, problem) for problem in problems for test in problem.examples)
     return len(problems)
 
@@ -318,7 +276,6 @@ def sweep(tmp_path, name, start, step):
 @needs_data
 def test_a_sample_of_reference_solutions_passes_and_mutants_fail(tmp_path):
     assert sweep(tmp_path, "humaneval", 2, 15) == 11
-    load_problems.cache_clear()
     assert sweep(tmp_path, "mbppplus", 1, 75) == 6
 
 

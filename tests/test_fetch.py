@@ -21,25 +21,22 @@ HUB = "hf://datasets/"
 
 
 def apps(number, question=None, **fields):
-    row = {"id": number, "question": question or f"Print {number}.", "difficulty": "easy", "starter_code": ""}
-    row["input_output"] = json.dumps({"inputs": ["\n"], "outputs": [f"{number}\n"]})
-    row["solutions"] = json.dumps([f"print({number})"] * 8)
-    return {**row, **fields}
+    pairs = json.dumps({"inputs": ["\n"], "outputs": [f"{number}\n"]})
+    row = {"id": number, "question": question or f"Print {number}.", "starter_code": "", "input_output": pairs}
+    return {**row, "solutions": json.dumps([f"print({number})"] * 8), **fields}
 
 
-def contest(number, tests=1, **fields):
+def contest(number, tests=1):
     pairs = {"input": [str(n) for n in range(tests)], "output": [str(n) for n in range(tests)]}
-    row = {"name": f"c{number}", "description": f"Contest {number}: repeat.", "time_limit": {"seconds": 2, "nanos": 0}}
-    row |= {"public_tests": {"input": ["7"], "output": ["7"]}, "private_tests": pairs, "generated_tests": pairs}
+    row = {"description": f"Contest {number}: repeat.", "public_tests": {"input": ["7"], "output": ["7"]}}
     row["solutions"] = {"language": [2, 1, 3, 3], "solution": ["int main", "print raw_input()", "print(input())", "x"]}
-    row["incorrect_solutions"] = {"language": [3], "solution": ["print(0)"] * 1000}
-    return {**row, **fields}
+    return {**row, "private_tests": pairs, "generated_tests": pairs, "incorrect_solutions": {"solution": ["print(0)"]}}
 
 
 def live(number):
     hidden = base64.b64encode(zlib.compress(pickle.dumps(json.dumps([{"input": "2", "output": "4"}])))).decode()
-    row = {"question_title": "t", "question_content": f"Double {number}.", "question_id": str(number)}
-    row |= {"contest_date": object(), "starter_code": "", "metadata": "{}", "private_test_cases": hidden}
+    row = {"question_content": f"Double {number}.", "contest_date": object(), "starter_code": "", "metadata": "{}"}
+    row |= {"private_test_cases": hidden}
     return {**row, "public_test_cases": json.dumps([{"input": "1", "output": "2", "testtype": "stdin"}])}
 
 
@@ -64,19 +61,16 @@ HUB_ROWS = {
     },
     ("deepmind/code_contests", None): {"train": [contest(1), contest(2, tests=90)], "test": [contest(3)]},
 }
+LONG = "9" * 5000
 FILE_ROWS = {
-    f"{HUB}codeparrot/apps/test.jsonl": [apps(n) for n in range(4600)]
-    + [apps(9999)],  # the last of them belong to nobody
+    f"{HUB}codeparrot/apps/test.jsonl": [apps(n) for n in range(4601)],  # the last of them belong to nobody
     f"{HUB}codeparrot/apps/train.jsonl": [
-        apps(7, question=" PRINT  3."),  # the fourth of the evaluation set
-        apps(10, question="Easier 10.", input_output=""),
-        apps(11, question="Easier 11.", input_output="{not json"),
-        apps(12, question="Easier 12.", input_output=json.dumps({"inputs": [], "outputs": []})),
-        apps(13, question="Line\u2028separator é"),
-        apps(14, question="Easier 14.", input_output='{"inputs": ["\\n"], "outputs": ["' + "9" * 5000 + '\\n"]}'),
-        apps(
-            15, question="Easier 15.", input_output='{"fn_name": "f", "inputs": [[1]], "outputs": [' + "9" * 5000 + "]}"
-        ),
+        apps(7, " PRINT  3."),  # the fourth of the evaluation set
+        apps(10, "Easier 10.", input_output=""),
+        apps(11, "Easier 11.", input_output="{not json"),
+        apps(12, "Easier 12.", input_output=json.dumps({"inputs": [], "outputs": []})),
+        apps(13, "Line\u2028separator é"),
+        apps(14, "Easier 14.", input_output='{"fn_name": "f", "inputs": [[1]], "outputs": [' + LONG + "]}"),
     ],
     f"{HUB}livecodebench/code_generation_lite/test6.jsonl": [live(1), live(2)],
 }
@@ -131,9 +125,9 @@ def test_splits_are_those_of_the_authors(tmp_path):
     assert numbers["apps_train"] == [f"Print {n}." for n in range(500, 4500)]
     assert [row["problem"] for row in rows_of(tmp_path, "aime25")] == ["What is 10%?"]
     rows = rows_of(tmp_path, "apps_train_easier")
-    assert [row["question"] for row in rows] == ["Line\u2028separator é", "Easier 14.", "Easier 15."]
+    assert [row["question"] for row in rows] == ["Line\u2028separator é", "Easier 14."]
     counts = json.loads((tmp_path / "sources.json").read_text())["apps_train_easier"]["counts"]
-    assert counts == {"rows": 3, "also in an evaluation set": 1, "no tests": 2, "unreadable": 1}
+    assert counts == {"rows": 2, "also in an evaluation set": 1, "no tests": 2, "unreadable": 1}
 
 
 def test_a_training_set_brings_the_evaluation_sets_of_its_kind_and_no_others(tmp_path, hub):
@@ -162,7 +156,7 @@ def test_errors_say_what_to_do(tmp_path, monkeypatch):
     with pytest.raises(SystemExit, match=r"aime24.*not a single row is usable"):
         fetch.main(["aime24", "--output", str(tmp_path)])
     assert list(tmp_path.glob("aime24*")) == []
-    for wrong in ["aime"], ["humaneval"], ["mbpp", "--from", "x.jsonl"], ["mbpp", "aime24", "--from", "x", "--to", "y"]:
+    for wrong in ["aime"], ["mbpp", "--from", "x.jsonl"], ["mbpp", "aime24", "--from", "x", "--to", "y"]:
         with pytest.raises(SystemExit):
             fetch.main(wrong)
     with pytest.raises(SystemExit, match=r"tools\.fetch: error: .*missing\.jsonl"):
@@ -180,12 +174,8 @@ def mbpp(code, *tests, **more):
 
 
 def plus(*inputs, **more):
-    row = {
-        "prompt": '"""\nq\nassert f(2) == 4.0\n"""',
-        "entry_point": "f",
-        "canonical_solution": "def f(x): return 2.0 * x",
-    }
-    return {**row, "base_input": [[2]], "plus_input": list(inputs), "task_id": 1, **more}
+    row = {"prompt": '"""\nq\nassert f(2) == 4.0\n"""', "canonical_solution": "def f(x): return 2.0 * x"}
+    return {**row, "entry_point": "f", "base_input": [[2]], "plus_input": list(inputs), "task_id": 1, **more}
 
 
 def human(prompt, body, test):
