@@ -120,9 +120,6 @@ class Env(ABC):
         return float(self.solved)
 
 
-# -------------------------------------------------------------------------------------------------------------- tasks
-
-
 def make_env(task: str, workflow: str = "mas", **options: Any) -> Env:
     """Build an environment (call `reset(seed=)` before use). ValueError on an unknown task, workflow or option.
 
@@ -132,12 +129,9 @@ def make_env(task: str, workflow: str = "mas", **options: Any) -> Env:
     cls = task_class(task)
     if not issubclass(cls, Env):
         raise ValueError(f"task {task!r}: {cls.__name__} has to inherit from Env (from envs import Env)")
-    parameters = inspect.signature(cls).parameters.values()
-    if any(p.name == "workflow" or p.kind is p.VAR_KEYWORD for p in parameters):
+    if workflow != "mas" or "workflow" in inspect.signature(cls).parameters:
         options["workflow"] = workflow
-    elif workflow != "mas":
-        raise ValueError(f"task {task!r} has one workflow, not {workflow!r}: its constructor takes no `workflow`")
     try:
         return cls(**options)
-    except TypeError as error:  # an option this task does not have
+    except TypeError as error:  # an option that this task does not have
         raise ValueError(f"task {task!r}: {error}") from None

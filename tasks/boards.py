@@ -6,9 +6,8 @@ import copy
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -17,8 +16,6 @@ from tasks import sandbox
 from tasks.fences import extract_code, shorten
 
 BoardT = TypeVar("BoardT", bound="Board")
-
-# ------------------------------------------------------------------------------------------------------------ answers
 
 MAX_ANSWER = 10_000  # characters of an answer that are read
 MAX_MOVES = 200  # moves of a plan that are read
@@ -50,28 +47,15 @@ def _depth(answer: Any) -> int:
     return 1 + max(map(_depth, answer), default=0) if isinstance(answer, list) else 0
 
 
-def printed_answer(text: str) -> list | None:
-    """The answer in what a program printed: its answer line, or else the list in its last lines.
-
-    >>> printed_answer("searching\\n['U', 'R']\\n")
-    ['U', 'R']
-    """
-    return parse_answer(text if "####" in text else "#### " + text[("\n" + text).rfind("\n[") :])
-
-
 def render_answer(answer: list) -> str:
-    """An answer as the next agent reads it: bare words, one list.
-
-    >>> render_answer(["U", [1, "x"]])
-    '[U, [1, x]]'
-    """
+    """An answer as the next agent reads it: bare words, one list."""
     parts = (render_answer(part) if isinstance(part, list) else str(part) for part in answer[:MAX_MOVES])
     return f"[{', '.join(parts)}]"
 
 
 # ------------------------------------------------------------------------------------------------------------- boards
 
-FIRST_TURN = "This is the first turn."
+WORKFLOWS = {"mas": ("tool_user", "planner"), "single": ("planner",), "tool": ("tool_user",)}
 ROLES = {  # (role, whether its answer is carried out) -> what it is told
     ("tool_user", False): "You are the tool user. You propose an answer; the planner sees it and decides.",
     ("tool_user", True): "You are the tool user. Your answer is what is done.",
@@ -87,33 +71,37 @@ MAX_PROGRAM = 1000  # characters of a program that the planner sees
 MAX_OUTPUT = 500  # characters of what it printed, or of its error, that the planner and its author see
 
 
-@dataclass(frozen=True)
-class Outcome:
+def check(name: str, value: Any, choices: range | tuple) -> None:
+    """ValueError unless an option is one of these."""
+    if type(value) is not type(choices[0]) or value not in choices:
+        words = f"{choices[0]} to {choices[-1]}" if isinstance(choices, range) else " or ".join(map(str, choices))
+        raise ValueError(f"{name}={value!r}: choose {words}")
+
+
+class Outcome(NamedTuple):
     """What an answer did to a board."""
 
     team: float
     legal: bool
-    share: float  # the .8 share of a local reward
+    share: float  # the .8 share of a local reward; an empty answer has none
     note: str  # feedback for the next prompt
 
 
 class Board(Env):
-    """What the three board games share: the workflows, the two roles and their local rewards.
+    """The workflows, the two roles and their local rewards.
 
     workflow `mas`: a tool user proposes an answer, then the planner, who sees the proposal, decides (sequential).
-    workflow `single`: the planner alone. With `calls=2` it has the rights of the team: it answers twice a turn, first
-    with a draft, which it sees when it decides.
+    workflow `single`: the planner alone. With `calls=2` it answers twice a turn, and sees its draft when it decides.
     workflow `tool`: the tool user alone. Its answer is what is done.
-    tool `direct`: the tool user writes its proposal itself as an answer line.
-    tool `python`: it writes a fenced program (a draft is one as well), which gets the board as Python to copy. It is
-    run in the sandbox, and the answer line that it prints is the proposal (a list in its last line is enough). The
+    tool `direct`: a proposal is an answer line. tool `python`: it is a fenced program, which gets the board as Python
+    to copy and runs in the sandbox; the answer line that it prints is proposed (a list in its last line is enough). The
     planner sees the program and its output or error; the next prompt of its author tells the result.
 
     Local rewards: planner .1 format + .1 legal + .8 * share; tool user .1 format + .1 executes + .8 * share. Roles and
-    weights are the paper's (appendix). The shares are ours, because a policy learns to exploit measures that pay for an
-    empty plan, a bump or a push on and off again. `executes`: the proposed answer is legal (direct); the program ended
-    well and printed an answer that can be read (python).
-    The team reward of an answer that is not carried out is what the team would get if it were, computed on a copy.
+    weights are the paper's (appendix A.1). The shares are ours, because a policy learns to exploit measures that pay
+    for an empty plan, a bump or a push on and off again. `executes`: the proposed answer is legal (direct); the program
+    ended well and printed an answer that can be read (python). The team reward of an answer that is not carried out is
+    what the team would get if it were, computed on a copy.
 
     All state must be immutable values, replaced and never changed in place, so that a shallow copy is enough.
     """
@@ -131,26 +119,12 @@ class Board(Env):
     fixed = False  # True for a level given as text
 
     def __init__(self, workflow: str = "mas", tool: str = "direct", calls: int = 1):
-        workflows = {"mas": ("tool_user", "planner"), "single": ("planner",), "tool": ("tool_user",)}
-        self.choose("workflow", workflow, *workflows)
-        self.choose("tool", tool, "direct", "python")
-        self.check("calls", calls, 1, 2 if workflow == "single" else 1)
-        self.agents = workflows[workflow] if calls == 1 else ("planner_1", "planner_2")
+        check("workflow", workflow, tuple(WORKFLOWS))
+        check("tool", tool, ("direct", "python"))
+        check("calls", calls, range(1, 3 if workflow == "single" else 2))
+        self.agents = WORKFLOWS[workflow] if calls == 1 else ("planner_1", "planner_2")
         self.tool, self.slow_scoring = tool, tool == "python"  # a program is worth a thread of its own
         self.runs_programs = tool == "python" and self.agents != ("planner",)
-
-    @staticmethod
-    def check(name: str, value: Any, low: float, high: float) -> None:
-        """ValueError unless an option lies between these numbers, and is a whole one if they are."""
-        numbers = (int,) if isinstance(high, int) else (int, float)
-        if type(value) not in numbers or not low <= value <= high:
-            raise ValueError(f"{name}={value!r}: choose {low} to {high}")
-
-    @staticmethod
-    def choose(name: str, value: Any, *values: Any) -> None:
-        """ValueError unless an option is one of these."""
-        if value not in values:
-            raise ValueError(f"{name}={value!r}: choose {' or '.join(map(str, values))}")
 
     def render(self) -> str:
         """The board as text."""
@@ -172,7 +146,7 @@ class Board(Env):
     def _load(self) -> None:
         """Set the state to the start of the current level; subclasses extend it."""
         self.done = self.solved = False
-        self.note, self.best, self.way = FIRST_TURN, 0.0, ()  # `best`: highest potential of the episode so far
+        self.note, self.best, self.way = "This is the first turn.", 0.0, ()  # `best`: highest potential so far
         self.proposal: str | None = None  # that of this turn, as the planner will see it
         self.program = ""  # the program of this turn and its result, as the planner will see them
         self.result = ""  # the result of the last program, as its author will see it
@@ -199,15 +173,16 @@ class Board(Env):
     def observe(self, agent: str) -> list[Message]:
         role, decides, programs = self._part(agent)
         ending = f"{PROGRAM}{self.PRINT}, which shows " if programs else "End with one line: "
-        state = [role]
-        if agent != self.agents[0]:
-            state.append(f"proposal {self.proposal or 'none'}")
-        state += [told] if (told := self.result if programs else self.program) else []
-        state.append(self._describe(role))
-        state += [f"The board in Python:\n{self._definitions()}"] if programs else []
+        state = (
+            role,
+            f"proposal {self.proposal or 'none'}" if agent != self.agents[0] else "",
+            self.result if programs else self.program,
+            self._describe(role),
+            f"The board in Python:\n{self._definitions()}" if programs else "",
+        )
         return [
             {"role": "system", "content": f"{self.RULES}\n{ROLES[role, decides]}\n{ending}{self.ANSWER}"},
-            {"role": "user", "content": "\n".join(state)},
+            {"role": "user", "content": "\n".join(filter(None, state))},
         ]
 
     def step(self, agent: str, text: str) -> Reward:
@@ -230,8 +205,8 @@ class Board(Env):
             self.note = "Your last answer had no readable answer line." if answer is None else outcome.note
         else:
             self.proposal = None if answer is None else render_answer(answer)
-        local = 0.1 * readable + 0.1 * works + 0.8 * outcome.share * (answer is not None)
         second = "executes" if programs or role == "tool_user" else "legal"
+        local = 0.1 * readable + 0.1 * works + 0.8 * outcome.share
         return Reward(outcome.team, local, {"format": float(readable), second: float(works)})
 
     def _part(self, agent: str) -> tuple[str, bool, bool]:
@@ -245,7 +220,7 @@ class Board(Env):
 def _run_program(text: str) -> tuple[bool, list | None, str]:
     """Run the fenced program of a response: was there one, the answer that it printed, and both in words.
 
-    There is no answer unless the program ended well.
+    There is no answer unless the program ended well. InfraError when the sandbox fails.
     """
     code = extract_code(text)
     if code is None:
@@ -256,7 +231,9 @@ def _run_program(text: str) -> tuple[bool, list | None, str]:
     shown = shorten(code.strip(), MAX_PROGRAM)
     if result.status != "ok":
         return True, None, f"{shown}\nIt failed ({result.status}):\n{shorten(result.stderr.strip(), MAX_OUTPUT)}"
-    answer = printed_answer(result.stdout)
-    printed = shorten(result.stdout.strip(), MAX_OUTPUT) or "nothing"
+    text = result.stdout
+    # its answer line, or else the list in its last lines
+    answer = parse_answer(text if "####" in text else "#### " + text[("\n" + text).rfind("\n[") :])
+    printed = shorten(text.strip(), MAX_OUTPUT) or "nothing"
     told = "" if answer is not None else "\nThat has no readable answer line."
     return True, answer, f"{shown}\nIt printed:\n{printed}{told}"

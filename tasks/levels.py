@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from inspect import Parameter
@@ -25,7 +25,6 @@ TRAINING_LEVELS = 2**24  # of one run; those of the next seed follow
 HELD_OUT_SEEDS = 2**41
 WARM_SEEDS = 3 * 2**40
 HELD_OUT = 200  # held-out levels when no number is given
-REQUIRED = Parameter.empty
 ELSEWHERE = ("workflow", "data", "problems", "max_turns")  # parameters of a task that are no --env-options
 
 
@@ -55,34 +54,25 @@ class Levels:
 
 
 def make_levels(
-    task: str,
-    workflow: str = "mas",
-    env_options: Sequence[str] = (),
-    data: str = "",
-    eval_data: str = "",
-    max_turns: int = 0,
-    *,
-    training: bool = True,
-    defaults: Mapping[str, Any] | None = None,
-) -> Levels:
-    """The levels of a task; `env_options` are KEY=VALUE, `defaults` apply where they say nothing.
+    task: str, workflow: str = "mas", env_options: Sequence[str] = (), data: str = "", eval_data: str = "",
+    max_turns: int = 0, *, training: bool = True,
+) -> Levels:  # fmt: skip
+    """The levels of a task; `env_options` are KEY=VALUE, `max_turns` goes to a constructor that takes it.
 
-    `training=False`: only held-out levels are needed, and --data may be missing. `max_turns` goes to a constructor that
-    takes it. Raises ValueError on options that the task does not have, and unless the held-out problems are new.
+    `training=False`: only held-out levels are needed, and --data may be missing.
+    Raises ValueError on options that the task does not have, and unless the held-out problems are new.
     """
-    options = {**(defaults or {}), **parse_pairs(task, env_options)}
-    takes = inspect.signature(task_class(task)).parameters
+    options, takes = parse_pairs(task, env_options), inspect.signature(task_class(task)).parameters
     if max_turns and "max_turns" in takes:
         options["max_turns"] = max_turns
     if "data" not in takes:
         env = make_env(task, workflow, **options)
         if data or eval_data or env.problems is not None:
-            given = f"--data {data or eval_data}: " if data or eval_data else "it has a fixed set of problems, but "
-            raise ValueError(f"--task {task}: {given}its constructor takes no `data`, a file to read problems from")
+            raise ValueError(f"--task {task}: its constructor takes no `data`, a file to read problems from")
         return Levels(env, env)
-    for option, value in (("--data", data or not training), ("--eval-data", eval_data)):
-        if not value:
-            raise ValueError(f"--task {task} needs {option}, a file or a hub id")
+    if (training and not data) or not eval_data:
+        option = "--eval-data" if data or not training else "--data"
+        raise ValueError(f"--task {task} needs {option}, a file or a hub id")
     held_out = make_env(task, workflow, data=eval_data, **options)
     levels = Levels(make_env(task, workflow, data=data, **options) if training else held_out, held_out)
     if not levels.training_env.problems or not held_out.problems:
@@ -97,32 +87,29 @@ def parse_pairs(task: str, pairs: Sequence[str]) -> dict[str, Any]:
     """KEY=VALUE -> {key: value}, written as in Python: 3, 0.5, True, None, [1, 2]; all else is text.
 
     Whether a value makes sense is for the constructor to say. ValueError naming the pair and what the task has, when it
-    has no such option, and where text is given for an option that is none.
+    has no such option, and where text is given for a number.
     """
     known, options = _defaults(task), {}
-    open_end = any(p.kind is Parameter.VAR_KEYWORD for p in inspect.signature(task_class(task)).parameters.values())
     for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals or name in ELSEWHERE or not (name in known or open_end):
+        name, equals, value = pair.partition("=")
+        if not equals or name not in known:
             raise ValueError(f"--env-options {pair}: not KEY=VALUE of an option; {task} has {list_options(task)}")
-        default, value = known.get(name), text
-        if not isinstance(default, str):
+        if not isinstance(known[name], str):
             with suppress(ValueError, SyntaxError):
-                value = ast.literal_eval(text)
-        if isinstance(value, str) and isinstance(default, (bool, int, float)):
-            raise ValueError(f"--env-options {pair}: not a value like {default}; {task} has {list_options(task)}")
+                value = ast.literal_eval(value)
+        if isinstance(value, str) and isinstance(known[name], (bool, int, float)):
+            raise ValueError(f"--env-options {pair}: not a value like {known[name]}; {task} has {list_options(task)}")
         options[name] = value
     return options
 
 
-def list_options(task: str, defaults: Mapping[str, Any] | None = None) -> str:
+def list_options(task: str) -> str:
     """The --env-options of a task with their defaults, as they would be given."""
-    values = {**_defaults(task), **(defaults or {})}
-    return " ".join(f"{name}={'...' if value is REQUIRED else value}" for name, value in values.items()) or "none"
+    return " ".join(f"{name}={'...' if value is ... else value}" for name, value in _defaults(task).items()) or "none"
 
 
 def _defaults(task: str) -> dict[str, Any]:
-    """The parameters of a task's constructor that are --env-options; REQUIRED where there is no default."""
+    """The parameters of a task's constructor that are --env-options; "..." where there is no default."""
     named = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-    parameters = inspect.signature(task_class(task)).parameters.values()
-    return {p.name: p.default for p in parameters if p.kind in named and p.name not in ELSEWHERE}
+    parameters = [p for p in inspect.signature(task_class(task)).parameters.values() if p.kind in named]
+    return {p.name: ... if p.default is p.empty else p.default for p in parameters if p.name not in ELSEWHERE}

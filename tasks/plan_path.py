@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.boards import MAX_MOVES, Outcome
+from tasks.boards import MAX_MOVES, Outcome, check
 from tasks.walk import MOVES, Cell, Walk, distances
 
 
@@ -22,8 +22,7 @@ class PlanPath(Walk):
     the board, "cells" names the blocked cells by their offset from the player (short, for models trained from scratch),
     `planner_sees`: "board", or "near", which makes the roles differ: the planner sees its cell, which of its four
     neighbours are free, and the proposal; only the tool user sees the board and the goal. `calls`: see `Board`.
-    Levels: random blocks, start and goal connected and at least (rows + cols) // 4 steps apart; ValueError when none
-    is found, as on a long board of one row with many blocks.
+    Levels: random blocks, start and goal connected and at least (rows + cols) // 4 steps apart, or ValueError.
     """
 
     TITLE, TASK = "A board of", "Walk from your cell to the goal."
@@ -34,9 +33,10 @@ class PlanPath(Walk):
         max_moves: int = MAX_MOVES, view: str = "grid", planner_sees: str = "board", calls: int = 1,
     ):  # fmt: skip
         super().__init__(workflow, tool, calls, rows, cols, max_moves)
-        self.check("blocks", blocks, 0.0, 0.6)
-        self.choose("view", view, "grid", "cells")
-        self.choose("planner_sees", planner_sees, "board", "near")
+        if not 0 <= blocks <= 0.6:
+            raise ValueError(f"blocks={blocks}: choose 0.0 to 0.6")
+        check("view", view, ("grid", "cells"))
+        check("planner_sees", planner_sees, ("board", "near"))
         self.blocks, self.view, self.planner_sees = blocks, view, planner_sees
         if planner_sees == "near":
             self.RULES += " The planner sees only its cell and the moves that are free from there (- is blocked)."
@@ -47,7 +47,7 @@ class PlanPath(Walk):
         """A level as text: S start, G goal, # block, . free. ValueError when it is malformed or cannot be solved."""
         grid = [line.strip() for line in text.strip().splitlines()]
         cells = {(r, c): char for r, line in enumerate(grid) for c, char in enumerate(line)}
-        starts, goals, walls = ([cell for cell, char in cells.items() if char == letter] for letter in "SG#")
+        starts, goals, walls = ([cell for cell, char in cells.items() if char == kind] for kind in "SG#")
         if len(starts) != 1 or len(goals) != 1 or len(set(map(len, grid))) != 1 or set(cells.values()) - set("SG#."):
             raise ValueError(f"Plan-Path level: rows of equal length made of . # one S and one G expected, got\n{text}")
         env = cls(rows=len(grid), cols=len(grid[0]), **options)
@@ -67,20 +67,19 @@ class PlanPath(Walk):
             if len(free) < 2:
                 continue
             goal, start = (divmod(int(free[i]), self.cols) for i in rng.choice(len(free), 2, replace=False))
-            self._set_level(frozenset(zip(*(axis.tolist() for axis in np.nonzero(walls)), strict=True)), start, goal)
+            self._set_level(frozenset(map(tuple, np.argwhere(walls).tolist())), start, goal)
             if self.distance.get(start, 0) >= apart:
                 return
         size = f"rows={self.rows}, cols={self.cols}, blocks={self.blocks}"
         raise ValueError(f"{size}: found no level with a way to the goal in {tries} tries; choose fewer blocks")
 
     def _set_level(self, walls: frozenset[Cell], start: Cell, goal: Cell) -> None:
-        self.walls, self.start, self.goal = walls, start, goal
-        self.distance = distances([goal], self._around)  # cells from which the goal cannot be reached are missing
+        def around(cell: Cell) -> list[Cell]:
+            beside = [(cell[0] + r, cell[1] + c) for r, c in MOVES.values()]
+            return [(r, c) for r, c in beside if 0 <= r < self.rows and 0 <= c < self.cols and (r, c) not in walls]
 
-    def _around(self, cell: Cell) -> list[Cell]:
-        """The free cells beside a cell."""
-        beside = [(cell[0] + r, cell[1] + c) for r, c in MOVES.values()]
-        return [(r, c) for r, c in beside if 0 <= r < self.rows and 0 <= c < self.cols and (r, c) not in self.walls]
+        self.walls, self.start, self.goal = walls, start, goal
+        self.distance = distances([goal], around)  # cells from which the goal cannot be reached are missing
 
     def _load(self) -> None:
         super()._load()
@@ -103,8 +102,7 @@ class PlanPath(Walk):
         if there not in self.distance:
             return None
         self.position = there
-        if there == self.goal:
-            self.done = self.solved = True
+        self.done = self.solved = self.solved or there == self.goal
         return there
 
     def _apply(self, answer: list) -> Outcome:
@@ -125,17 +123,15 @@ class PlanPath(Walk):
         return moves
 
     def _describe(self, role: str) -> str:
-        (r, c), goal = self.position, self.goal
-        free = " ".join(move if self._to(move) in self.distance else "-" for move in MOVES)
-        here = f"at ({r},{c}) free {free}"
+        (r, c), (row, column) = self.position, self.goal
+        here = f"at ({r},{c}) free {' '.join(move if self._to(move) in self.distance else '-' for move in MOVES)}"
         if role == "planner" and self.planner_sees == "near":
             return f"near {here}"
         if self.view == "grid":
             return self.render()
         walls = " ".join(f"({i - r:+d},{j - c:+d})" for i, j in sorted(self.walls)) or "none"
-        down, right = goal[0] - r, goal[1] - c
-        towards = f"{abs(down)} {'down' if down > 0 else 'up'} {abs(right)} {'right' if right > 0 else 'left'}"
-        return f"walls {walls} {here} goal {towards}"
+        down, right = ("down" if row > r else "up"), ("right" if column > c else "left")
+        return f"walls {walls} {here} goal {abs(row - r)} {down} {abs(column - c)} {right}"
 
     def render(self) -> str:
         """The board as a drawing, whatever `view` the agents have."""
@@ -144,9 +140,7 @@ class PlanPath(Walk):
         return f"Board (P you, G goal, # blocked, . free):\n{drawing}\n{places} {self.note}"
 
     def _symbol(self, cell: Cell) -> str:
-        if cell in self.walls:
-            return "#"
-        return {self.goal: "G", self.position: "P"}.get(cell, ".")
+        return "#" if cell in self.walls else {self.goal: "G", self.position: "P"}.get(cell, ".")
 
     def _places(self) -> str:
         return f"start, goal = {self.position}, {self.goal}"

@@ -6,7 +6,8 @@ import importlib
 import sys
 import traceback
 import zlib
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 
@@ -52,12 +53,11 @@ def _module_of_file(path: Path) -> ModuleType:
     """The module in a file, loaded once under a unique name, so that it hides no other module and can be pickled."""
     name = f"task_{path.stem}_{zlib.crc32(str(path.resolve()).encode()):08x}"
     if name not in sys.modules:
-        spec = spec_from_file_location(name, path)
+        spec = spec_from_loader(name, loader := SourceFileLoader(name, str(path)))
         assert spec is not None
-        assert spec.loader is not None
-        module = sys.modules[name] = module_from_spec(spec)
+        sys.modules[name] = module_from_spec(spec)
         try:
-            spec.loader.exec_module(module)
+            loader.exec_module(sys.modules[name])
         except BaseException:
             del sys.modules[name]
             raise

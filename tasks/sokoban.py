@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from tasks.boards import MAX_MOVES, Outcome
-from tasks.walk import MAX_SIZE, MOVES, Cell, Walk, distances
+from tasks.boards import MAX_MOVES, Outcome, check
+from tasks.walk import MOVES, SIZES, Cell, Walk, distances
 
-WALLS = 0.25  # share of inner cells that a generated Sokoban level blocks
-MAX_POSITIONS = 300_000  # positions of one Sokoban level that are searched: about 8 s and 100 MB
+WALLS = 0.25  # share of inner cells that a generated level blocks
+MAX_POSITIONS = 300_000  # positions of one level that are searched: about 8 s and 100 MB
 
 
 class Sokoban(Walk):
@@ -21,13 +21,12 @@ class Sokoban(Walk):
 
     Team reward: boxes on goals / boxes, so 1 when solved.
     Potential, whose new highs are the share of both roles: 1 - pushes to go / pushes to go at the start, exact numbers
-    of pushes in a shortest solution. A position without a solution (a deadlock) has potential 0. Walking, bumping, an
-    empty plan and pushing a box off and on again reach no new high and earn none of it.
+    of pushes in a shortest solution, 0 where there is none (a deadlock). Walking, bumping, an empty plan and pushing a
+    box off and on again reach no new high and earn none of it.
 
     Positions are bit masks on a grid with one extra ring of cells, so that one shift moves a whole set of cells and
     nothing leaves the board. `to_go` maps (boxes, cells the player can walk to) to pushes to go; deadlocks are missing.
-    It is computed once per level, backwards: pulling boxes away from the goals visits all solvable positions and no
-    others.
+    It is computed once per level, backwards: pulling boxes away from the goals visits all solvable positions only.
 
     Options: `rows`, `cols` (cells, walls included), `boxes`, `max_moves` (moves a turn), `calls` (see `Board`).
     Levels: random inner walls and goals, then a random solvable position at least boxes + 2 pushes from the solution.
@@ -45,7 +44,7 @@ class Sokoban(Walk):
         max_moves: int = MAX_MOVES, calls: int = 1,
     ):  # fmt: skip
         super().__init__(workflow, tool, calls, rows, cols, max_moves)
-        self.check("boxes", boxes, 1, MAX_SIZE)
+        check("boxes", boxes, SIZES)
         self.num_boxes, width = boxes, cols + 2
         self.shifts = {"U": -width, "D": width, "L": -1, "R": 1}
         self.cells = {(r, c): 1 << ((r + 1) * width + c + 1) for r in range(rows) for c in range(cols)}
@@ -58,9 +57,7 @@ class Sokoban(Walk):
         """
         grid = [line.rstrip() for line in text.strip("\n").splitlines()]
         cells = {(r, c): char for r, line in enumerate(grid) for c, char in enumerate(line)}
-        boxes, goals, players, walls = (
-            [cell for cell in cells if cells[cell] in kind] for kind in ("$*", ".*+", "@+", "#")
-        )
+        boxes, goals, players, walls = ([at for at in cells if cells[at] in kind] for kind in ("$*", ".*+", "@+", "#"))
         if set(cells.values()) - set("# .$*@+") or not boxes or len(boxes) != len(goals) or len(players) != 1:
             found = f"{len(players)} players, {len(boxes)} boxes, {len(goals)} goals"
             raise ValueError(f"Sokoban level: # space . $ * @ +, a player, a goal a box expected, got {found}\n{text}")
@@ -92,11 +89,22 @@ class Sokoban(Walk):
         raise ValueError(f"{size}: found no level of this size; choose a larger board or fewer boxes")
 
     def _set_level(self, floor: int, goals: int) -> None:
+        """A board, and pushes to go for every position that has a solution, breadth first from the solved ones."""
         self.floor, self.goals = floor, goals
-        self.to_go = self._search()
+        regions = cache(self._regions)
 
-    def _mask(self, cells: Iterable[Cell]) -> int:
-        return sum(self.cells[cell] for cell in cells)
+        def pulls(here: tuple[int, int]) -> Iterator[tuple[int, int]]:
+            boxes, region = here
+            for shift in self.shifts.values():
+                # Undo a push in this direction: the player stands where the box was, and steps back one more cell.
+                movable = boxes & _shift(region, shift) & _shift(floor & ~boxes, 2 * shift)
+                while movable:
+                    box = movable & -movable
+                    movable ^= box
+                    pulled, player = boxes ^ box | _shift(box, -shift), _shift(box, -2 * shift)
+                    yield pulled, next(part for part in regions(pulled) if part & player)
+
+        self.to_go = distances([(goals, part) for part in regions(goals)], pulls, MAX_POSITIONS)
 
     def _regions(self, boxes: int) -> list[int]:
         """The free cells, split into the parts that a player can walk within."""
@@ -111,29 +119,15 @@ class Sokoban(Walk):
             free &= ~region
         return regions
 
-    def _search(self) -> dict[tuple[int, int], int]:
-        """Pushes to go for every position that has a solution, breadth first from the solved ones."""
-        regions = cache(self._regions)
-
-        def place(boxes: int, player: int) -> tuple[int, int]:
-            return boxes, next(part for part in regions(boxes) if part & player)
-
-        def pulls(here: tuple[int, int]) -> Iterator[tuple[int, int]]:
-            boxes, region = here
-            free = self.floor & ~boxes
-            for shift in self.shifts.values():
-                # Undo a push in this direction: the player stands where the box was, and steps back one more cell.
-                movable = boxes & _shift(region, shift) & _shift(free, 2 * shift)
-                while movable:
-                    box = movable & -movable
-                    movable ^= box
-                    yield place(boxes ^ box | _shift(box, -shift), _shift(box, -2 * shift))
-
-        return distances([(self.goals, part) for part in self._regions(self.goals)], pulls, MAX_POSITIONS)
-
     def _pushes(self, boxes: int, player: int) -> int | None:
         """Pushes of a shortest solution from here, None when there is none."""
         return self.to_go.get((boxes, next(part for part in self._regions(boxes) if part & player)))
+
+    def _mask(self, cells: Iterable[Cell]) -> int:
+        return sum(self.cells[cell] for cell in cells)
+
+    def _cells(self, mask: int) -> list[Cell]:
+        return [cell for cell, bit in self.cells.items() if bit & mask]
 
     def _load(self) -> None:
         super()._load()
@@ -152,8 +146,7 @@ class Sokoban(Walk):
         self.player = there
         if there & self.boxes:
             self.boxes ^= there | behind
-        if self.boxes == self.goals:
-            self.done = self.solved = True
+        self.done = self.solved = self.boxes == self.goals
         return self._here()
 
     def _here(self) -> Cell:
@@ -201,9 +194,6 @@ class Sokoban(Walk):
 
     def _places(self) -> str:
         return f"player, boxes, goals = {self._here()}, {self._cells(self.boxes)}, {self._cells(self.goals)}"
-
-    def _cells(self, mask: int) -> list[Cell]:
-        return [cell for cell, bit in self.cells.items() if bit & mask]
 
 
 def _shift(mask: int, by: int) -> int:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from itertools import count
 from typing import Any
 
 import numpy as np
 
-from tasks.boards import Board, Outcome
+from tasks.boards import Board, Outcome, check
 
 MAX_TRIES = 50_000  # numbers that the search for a solution puts into cells: some seconds
 SUDOKU_BOXES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}  # size: rows and columns of a box
@@ -20,29 +20,28 @@ class Sudoku(Board):
 
     The answer becomes the grid, with two exceptions. An answer of another shape, with anything but the integers 0
     (empty) to `size`, or with a changed clue is not used at all. Cells whose number is repeated in their row, column or
-    box are left empty. So the grid never breaks a rule, and what is kept depends on the rules alone, never on the
-    solution: filling in guesses to see which ones stay tells nothing that the player could not check without the
-    environment.
+    box are left empty. So what is kept depends on the rules alone, never on the solution: filling in guesses to see
+    which ones stay tells nothing that the player could not check without the environment.
 
     Team reward: 1 when solved, else 0.
     Potential, whose new highs are the .8 share of both roles (newly correct cells, consistency with the solution):
-    (right - wrong cells of the answer) / blanks of the puzzle. Wrong cells count against right ones, so that a constant
-    or random grid is worth no more than empty cells, and filling in a cell pays only for an agent that is more likely
-    right than wrong. Legal: at least one cell is filled anew and none is left out.
+    (right - wrong cells of the answer) / blanks of the puzzle. So a constant or random grid is worth no more than empty
+    cells. Legal: at least one cell is filled anew and none is left out.
 
-    Options: `size` (4, 6 or 9), `blanks` (empty cells, half of all by default).
+    Options: `size` (4, 6 or 9), `blanks` (empty cells, half of all by default), `calls` (see `Board`).
     Levels: a random full grid, emptied cell by cell where the number follows from the others at once (the only number
-    for its cell, or the only cell for its number). Filling the blanks in reverse order is the machine-checked unique
-    solution.
+    for its cell, or the only cell for its number), so that the solution is unique.
     """
+
+    PRINT = "print('####', rows)"
 
     def __init__(
         self, workflow: str = "mas", tool: str = "direct", size: int = 4, blanks: int | None = None, calls: int = 1
     ):
         super().__init__(workflow, tool, calls)
-        self.choose("size", size, *SUDOKU_BOXES)
+        check("size", size, tuple(SUDOKU_BOXES))
         self.size, self.blanks = size, size * size // 2 if blanks is None else blanks
-        self.check("blanks", self.blanks, 1, size * size * 5 // 8)
+        check("blanks", self.blanks, range(1, size * size * 5 // 8 + 1))
         height, width = SUDOKU_BOXES[size]
         self.RULES = (
             f"Sudoku, {size} rows and {size} columns. Every row, every column and every box of {height} rows and "
@@ -50,8 +49,7 @@ class Sudoku(Board):
             "numbers can be changed. A number that is repeated in its row, column or box is left out. "
             "You have several turns."
         )
-        row, self.PRINT = ", ".join("0" for _ in range(size)), "print('####', rows)"
-        self.ANSWER = f"#### and all {size} rows, 0 where you leave a cell empty: #### [[{row}], ...]"
+        self.ANSWER = f"#### and all {size} rows, 0 where you leave a cell empty: #### [{[0] * size}, ...]"
 
     @classmethod
     def from_rows(cls, rows: Sequence[str] | Sequence[Sequence[int]], **options: Any) -> Sudoku:
@@ -67,7 +65,7 @@ class Sudoku(Board):
             raise ValueError(f"Sudoku: {size} rows of {size} numbers from 0 to {size} expected, got {list(rows)}")
         if clashes := _clashes(cells, size):
             raise ValueError(f"Sudoku: the clues repeat a number at {[divmod(i, size) for i in clashes]}")
-        solution = next(_completions(cells, size), None)
+        solution = _complete(cells, size)
         if solution is None:
             raise ValueError(f"Sudoku: the puzzle has no solution: {list(rows)}")
         env.fixed, env.clues, env.solution = True, tuple(cells), solution
@@ -76,11 +74,18 @@ class Sudoku(Board):
 
     def _generate(self, rng: np.random.Generator) -> None:
         for _ in range(1000):  # 9 x 9 with 50 blanks: one try in twelve is enough
-            solution = next(_completions([0] * self.size**2, self.size, rng))
-            clues = _dig(solution, self.size, self.blanks, rng)
-            if clues.count(0) == self.blanks:
-                self.clues, self.solution = tuple(clues), solution
-                return
+            self.solution = _complete([0] * self.size**2, self.size, rng) or ()
+            grid = list(self.solution)
+            for cell in rng.permutation(self.size**2).tolist():
+                value, grid[cell] = grid[cell], 0
+                empty = [[i for i in unit if not grid[i]] for unit in _units(self.size)[cell]]
+                # the only cell of a unit for its number, or the only number for its cell
+                follows = any(not any(value in _options(grid, self.size, i) for i in unit) for unit in empty)
+                if not follows and _options(grid, self.size, cell) != [value]:
+                    grid[cell] = value
+                elif grid.count(0) == self.blanks:
+                    self.clues = tuple(grid)
+                    return
         raise ValueError(f"size={self.size}, blanks={self.blanks}: found no puzzle; choose fewer blanks")
 
     def _load(self) -> None:
@@ -132,26 +137,18 @@ class Sudoku(Board):
 
 
 @cache
-def _units(size: int) -> list[list[int]]:
-    """The cells of every row, column and box."""
+def _units(size: int) -> list[list[list[int]]]:
+    """For every cell its row, column and box: the other cells of each, which must not hold the same number."""
     height, width = SUDOKU_BOXES[size]
-    units: dict[tuple[str, int, int], list[int]] = {}
-    for cell in range(size**2):
-        r, c = divmod(cell, size)
-        for unit in (("row", r, 0), ("column", c, 0), ("box", r // height, c // width)):
-            units.setdefault(unit, []).append(cell)
-    return list(units.values())
-
-
-@cache
-def _peers(size: int) -> list[list[int]]:
-    """For every cell the others that must not hold the same number."""
-    return [sorted({i for unit in _units(size) if cell in unit for i in unit} - {cell}) for cell in range(size**2)]
+    cells = [divmod(cell, size) for cell in range(size**2)]
+    names = [(("row", r), ("column", c), ("box", r // height, c // width)) for r, c in cells]
+    return [[[i for i, other in enumerate(names) if name in other and i != cell] for name in names[cell]]
+            for cell in range(size**2)]  # fmt: skip
 
 
 def _options(grid: Sequence[int], size: int, cell: int) -> list[int]:
-    """The numbers that no peer of the cell holds."""
-    taken = {grid[peer] for peer in _peers(size)[cell]}
+    """The numbers that no other cell of the row, column and box holds."""
+    taken = {grid[i] for unit in _units(size)[cell] for i in unit}
     return [value for value in range(1, size + 1) if value not in taken]
 
 
@@ -160,36 +157,21 @@ def _clashes(grid: Sequence[int], size: int) -> list[int]:
     return [i for i, value in enumerate(grid) if value and value not in _options(grid, size, i)]
 
 
-def _completions(grid: Sequence[int], size: int, rng: np.random.Generator | None = None) -> Iterator[tuple[int, ...]]:
-    """Every way to fill the empty cells of a grid without clashes, in random order with `rng`.
+def _complete(grid: Sequence[int], size: int, rng: np.random.Generator | None = None) -> tuple[int, ...] | None:
+    """The first way to fill the empty cells of a grid without clashes, numbers in random order with `rng`; or None.
 
     ValueError after MAX_TRIES numbers: some puzzles without a solution would take hours to detect.
     """
     tries = count(1)
 
-    def search(grid: list[int]) -> Iterator[tuple[int, ...]]:
+    def search(grid: tuple[int, ...]) -> tuple[int, ...] | None:
         if next(tries) > MAX_TRIES:
             raise ValueError(f"Sudoku: no solution found after trying {MAX_TRIES} numbers; choose another puzzle")
         options = {cell: _options(grid, size, cell) for cell, value in enumerate(grid) if not value}
         if not options:
-            yield tuple(grid)
-            return
+            return grid
         cell = min(options, key=lambda cell: len(options[cell]))  # where the fewest numbers fit
-        for value in options[cell] if rng is None else rng.permutation(options[cell]).tolist():
-            yield from search([*grid[:cell], value, *grid[cell + 1 :]])
+        values = options[cell] if rng is None else rng.permutation(options[cell]).tolist()
+        return next(filter(None, (search((*grid[:cell], value, *grid[cell + 1 :])) for value in values)), None)
 
-    return search(list(grid))
-
-
-def _dig(solution: Sequence[int], size: int, blanks: int, rng: np.random.Generator) -> list[int]:
-    """Empty up to `blanks` cells in random order, each only where its number then follows at once from the others."""
-    grid = list(solution)
-    for cell in rng.permutation(size**2).tolist():
-        value, grid[cell] = grid[cell], 0
-        others = [[i for i in unit if i != cell and not grid[i]] for unit in _units(size) if cell in unit]
-        only_cell = any(not any(value in _options(grid, size, i) for i in unit) for unit in others)
-        if not only_cell and _options(grid, size, cell) != [value]:
-            grid[cell] = value
-        elif grid.count(0) == blanks:
-            break
-    return grid
+    return search(tuple(grid))

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
-from tasks.boards import MAX_MOVES, Board
+from tasks.boards import MAX_MOVES, Board, check
 
 Cell = tuple[int, int]  # (row, column), origin top left
 State = TypeVar("State")
 MOVES: dict[str, Cell] = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 SPELLINGS = {name: name[0].upper() for name in ("u", "d", "l", "r", "up", "down", "left", "right")}
-MAX_SIZE = 1000  # rows or columns of a board
+SIZES = range(1, 1001)  # rows or columns of a board
 
 
 def distances(
@@ -32,15 +32,6 @@ def distances(
         if len(found) > most:
             raise ValueError(f"more than {most} positions; choose fewer boxes or a smaller board")
     return found
-
-
-def letter(move: object) -> str:
-    """A move as U, D, L or R, "" for anything that is none.
-
-    >>> [letter(move) for move in ("U", " down", "LEFT", "jump", 7)]
-    ['U', 'D', 'L', '', '']
-    """
-    return SPELLINGS.get(move.strip().lower(), "") if isinstance(move, str) else ""
 
 
 def with_arrows(picture: Sequence[str], way: Sequence[Cell]) -> str:
@@ -64,8 +55,7 @@ class Walk(Board):
     "U", "up", "Up" are one move; anything that is no move counts as an impossible one.
     """
 
-    ANSWER = "#### [moves], for example #### [U, R, R]"
-    PRINT = "print('####', moves)"
+    ANSWER, PRINT = "#### [moves], for example #### [U, R, R]", "print('####', moves)"
     # What a game brings:
     TITLE = TASK = HINT = ""  # parts of the rules
     _here: Callable[[], Cell]
@@ -75,9 +65,9 @@ class Walk(Board):
 
     def __init__(self, workflow: str, tool: str, calls: int, rows: int, cols: int, max_moves: int):
         super().__init__(workflow, tool, calls)
-        self.check("rows", rows, 1, MAX_SIZE)
-        self.check("cols", cols, 1, MAX_SIZE)
-        self.check("max_moves", max_moves, 1, MAX_MOVES)
+        check("rows", rows, SIZES)
+        check("cols", cols, SIZES)
+        check("max_moves", max_moves, range(1, MAX_MOVES + 1))
         self.rows, self.cols, self.max_moves = rows, cols, max_moves
         self.RULES = (
             f"{self.TITLE} {rows} rows and {cols} columns; cells are (row, column), (0,0) is top left. {self.TASK} "
@@ -88,8 +78,9 @@ class Walk(Board):
     def _walk(self, answer: list) -> tuple[bool, str]:
         """Carry out a plan: whether every move was possible and within the limit, and the feedback."""
         moves, bumps, self.way = answer[:MAX_MOVES], 0, (self._here(),)
-        for move in map(letter, moves[: self.max_moves]):
-            there = self._move(move) if move else None
+        for move in moves[: self.max_moves]:
+            name = SPELLINGS.get(str(move).strip().lower())
+            there = self._move(name) if name else None
             bumps += there is None
             self.way += (there,) if there else ()
             if self.solved:
