@@ -77,7 +77,7 @@ def test_data_and_turns_reach_a_class_that_takes_them(folder, capsys):
     assert row["turns"] <= 3
     evaluate.main([str(run), *task(folder)[:2]])
     assert "(n=3, se " in capsys.readouterr().out.splitlines()[-1]  # each held-out problem once
-    own = f"the run has a task of its own, whose code only runs if you name it: add --task {folder}/quiz.py:Quiz"
+    own = f"whose code only runs if you name it: add --task {folder}/quiz.py:Quiz"
     (folder / "quiz.py").write_text("raise SystemExit('it was run')")
     for main, argv in (
         (evaluate.main, [run]),
@@ -88,18 +88,17 @@ def test_data_and_turns_reach_a_class_that_takes_them(folder, capsys):
     (folder / "quiz.py").unlink()  # nobody else may find it
 
 
-@pytest.mark.parametrize("spelling", ["quiz.py:Quiz", "quiz:Quiz"])
-def test_from_any_folder(folder, spelling, monkeypatch, capsys):
+def test_from_any_folder(folder, monkeypatch, capsys):
     """A class in the working directory, whose file imports its neighbour; a file is found again from elsewhere."""
     monkeypatch.chdir(folder)
-    data = ["--data", "train.jsonl", "--eval-data", str(folder / "test.jsonl")]
-    train.main(["--task", spelling, *data, *SMALL.split(), "--output-dir", str(folder / "run")])
-    monkeypatch.chdir(folder if spelling == "quiz:Quiz" else folder.parent)
-    evaluate.main([str(folder / "run"), "--task", spelling if spelling == "quiz:Quiz" else f"{folder}/{spelling}"])
+    data = ["--data", "train.jsonl", "--eval-data", "test.jsonl"]
+    train.main(["--task", "quiz.py:Quiz", *data, *SMALL.split(), "--output-dir", str(folder / "run")])
+    monkeypatch.chdir(folder.parent)
+    evaluate.main([str(folder / "run"), "--task", f"{folder}/quiz.py:Quiz"])
     assert "(n=3, se " in capsys.readouterr().out.splitlines()[-1]
     monkeypatch.chdir(folder)
-    check.main([spelling, "--data", "train.jsonl"])
-    assert capsys.readouterr().out == f"options: hint=none weight=1\n{spelling}: no mistake found\n"
+    check.main(["quiz:Quiz", "--data", "train.jsonl"])
+    assert capsys.readouterr().out == "options: hint=none weight=1\nquiz:Quiz: no mistake found\n"
 
 
 @pytest.mark.parametrize(
@@ -109,13 +108,8 @@ def test_from_any_folder(folder, spelling, monkeypatch, capsys):
         ({}, "--data {}/train.jsonl", "needs --eval-data"),
         ({}, "", "needs --data"),
         ({"self.problems": "self.hidden"}, "--data {}/train.jsonl --eval-data {}/test.jsonl", "needs `problems`"),
-        (FREE, "--data {}/train.jsonl", "its constructor takes no `data`"),
         (FREE, "--eval-data x.jsonl", "its constructor takes no `data`"),
-        (
-            {"data: str, ": "", "open(data)": "[]"},
-            "",
-            "it has a fixed set of problems, but its constructor takes no `data`",
-        ),
+        ({"data: str, ": "", "open(data)": "[]"}, "", "its constructor takes no `data`"),
         ({"import json\n": "x = 1 / 0\n"}, "", "ZeroDivisionError: division by zero (<module>, line 2 of quiz.py)"),
     ],
 )
@@ -130,7 +124,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_trained(folder, change,
 
 
 def test_options_are_read_from_the_signature(folder):
-    quiz = f"{folder}/quiz.py:Quiz"
+    quiz = task(folder)[1]
     assert list_options(quiz) == "hint=none weight=1"
     assert parse_pairs(quiz, ["hint=5", "weight=0.5"]) == {"hint": "5", "weight": 0.5}  # text stays text
     assert parse_pairs("sudoku", ["blanks=None", "size=4"]) == {"blanks": None, "size": 4}
@@ -143,16 +137,10 @@ def test_options_are_read_from_the_signature(folder):
         ("plan_path", "rows", "not KEY=VALUE"),
         ("plan_path", "workflow=single", "plan_path has tool=direct"),
         ("plan_path", "rows=true", "not a value like 10"),
-        ("plan_path", "rows=", "not a value like 10"),
-        ("plan_path", "rows=3.5", "rows=3.5"),
         ("plan_path", "rows=True", "rows=True"),
-        ("plan_path", "rows=1000000000000", "rows=1000000000000"),
         ("plan_path", "blocks=1e999", "blocks=inf"),
-        ("sudoku", "rows=4", "sudoku has tool=direct size=4 blanks=None"),
         ("sudoku", "blanks=x", "blanks='x'"),
         ("math", "self=1", "math has split=train"),
-        ("quiz", "weigth=2", "hint=none weight=1"),
-        ("quiz", "weight=much", "not a value like 1"),
         ("quiz", "max_turns=3", "hint=none weight=1"),
     ],
 )
@@ -183,12 +171,6 @@ def test_no_two_ranges_of_seeds_meet():
     assert seen == [0, 3 * 2**24 + 645, 2**40 - 1, 2**41, 3 * 2**40]
 
 
-def test_a_run_folder_is_named_after_the_class(folder):
-    config = parse(task(folder))
-    assert config.output_dir.startswith("runs/quiz-py-Quiz-")
-    assert config.task == f"{folder}/quiz.py:Quiz"
-
-
 def test_the_experiments_of_another_task_are_the_rows_that_it_has(folder):
     own = Namespace(quick=True, tables=["methods", "roles"], seeds=None, steps=None, output_dir=None)
     plan = experiments.make_plan(own, [*task(folder), "--env-options", "weight=2"])
@@ -200,3 +182,4 @@ def test_the_experiments_of_another_task_are_the_rows_that_it_has(folder):
     assert options[options.index("--env-options") :][:2] == ["--env-options", "weight=2"]
     config = parse(options)
     assert (config.task, config.data) == (f"{folder}/quiz.py:Quiz", f"{folder}/train.jsonl")
+    assert parse(task(folder)).output_dir.startswith("runs/quiz-py-Quiz-")

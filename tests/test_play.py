@@ -4,7 +4,6 @@ import io
 import json
 import re
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -12,10 +11,7 @@ import train
 from envs import make_env
 from tools import play
 
-ROOT = Path(__file__).parent.parent
-SMALL = (
-    "--steps 1 --envs-per-step 2 --num-candidates 2 --warm-start 20 --eval-envs 4 --max-response-tokens 12 --device cpu"
-)
+SMALL = "--steps 1 --envs-per-step 2 --num-candidates 2 --warm-start 20 --eval-envs 4 --max-response-tokens 12"
 BOARD = "rows=3 cols=3 blocks=0 max_moves=4 view=cells"
 
 
@@ -51,8 +47,7 @@ def refusal(capsys):
 @pytest.mark.parametrize("task", ["plan_path", "sokoban", "sudoku"])
 def test_the_boards_of_the_default_run_are_drawn_once_a_turn_and_the_rules_once(task, console):
     out = console("#### []\n" * 3, task, "--seed", 3)
-    small = {"rows": 6, "cols": 6, "blocks": 0.12, "max_moves": 8, "view": "cells"} if task == "plan_path" else {}
-    env = make_env(task, **small)
+    env = make_env(task, **({"rows": 6, "cols": 6, "blocks": 0.12} if task == "plan_path" else {}))
     assert out.count(env.reset(seed=3).render().rpartition("\n")[0]) == 2  # two turns, the second without its end
     assert [out.count(f"[{agent}: system]") for agent in ("tool_user", "planner")] == [1, 1]
     assert [out.count(f"[{agent}: user]") for agent in ("tool_user", "planner")] == [2, 2]
@@ -90,7 +85,6 @@ def test_a_person_and_a_team_play_together(run, console):
     assert out.count("[planner: user]") == 2
     assert "[tool_user: user]" not in out
     assert out.endswith(("The turns are over: unsolved.\n", "Solved.\n"))
-    assert out == console("#### []\n" * 2, "plan_path", "--team", run, "--as", "planner", "--seed", 1)
     assert out != console("#### []\n" * 2, "plan_path", "--team", run, "--as", "planner", "--seed", 2)
 
 
@@ -104,16 +98,12 @@ def test_a_question_mark_shows_what_the_team_would_answer(run, console):
 
 
 def test_the_team_alone_takes_the_best_of_its_candidates(run, console):
-    (model,) = Path(run, "checkpoints").glob(
-        "step-000001/shared"
-    )  # a model plays as a run does, with the task's options
+    """A model plays as a run does, with the task's options."""
+    model = f"{run}/checkpoints/step-000001/shared"
     out = console("", "plan_path", *BOARD.split(), "--team", model, "--max-turns", 2, "--candidates", 3)
-    turns = out.count("of the team]")
-    assert turns in (2, 4)
     blocks = re.findall(r"((?:^[* ] team=.*\n){3})(?:.*\n)*?-> (team=\S+ local=\S+)", out, re.M)
-    assert len(blocks) == turns
+    assert len(blocks) == out.count("of the team]") in (2, 4)
     assert all(f"* {committed}" in block for block, committed in blocks)
-    assert "Ctrl-D" not in out
 
 
 @pytest.mark.parametrize(
@@ -122,19 +112,11 @@ def test_the_team_alone_takes_the_best_of_its_candidates(run, console):
         ("sudoku --team RUN", "--task sudoku: the run was started with --task plan_path"),
         ("plan_path --team RUN --as poet", "--as poet: the roles are tool_user, planner"),
         ("plan_path --as planner", "need --team"),
-        ("plan_path --team runs/missing", "runs/missing"),
         ("plan_path row=4", "plan_path has tool=direct rows=10"),
-        ("chess", "unknown task 'chess'"),
-        ("sudoku --data x.jsonl", "--data x.jsonl"),
+        ("chess", "--task chess: no such task"),
+        ("sudoku --data x.jsonl", "its constructor takes no `data`"),
         ("sudoku --workflow ensemble", "workflow='ensemble': choose mas or single or tool"),
     ],
 )
 def test_what_does_not_fit_is_refused(run, refusal, words, message):
     assert message in refusal(*words.replace("RUN", run).split())
-
-
-def test_a_class_in_a_file_is_played(console):
-    out = console("3 0 1\n\n3\n\n", f"{ROOT}/examples/newsroom.py:Newsroom", "games=2")
-    assert "results: " in out
-    assert "[editor: user]" in out
-    assert out.count("-> team=") == 2

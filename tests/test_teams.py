@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 import evaluate
 import prepare
 import train
-from distributed.world import World, start
+from distributed.world import World
 from model import tiny
 from options import parse, policy_map, sources
 from records.console import half_up
@@ -25,19 +25,13 @@ BOARD = ["--env-options", "rows=3", "cols=3", "blocks=0", "max_moves=4", "view=c
 ROLES = ["tool_user", "planner"]
 
 
-def other_tokenizer():
-    """Another template and another order of ids: a text has other ids than for the tiny model."""
+def save_model(folder):
+    """A model of another shape, with another template and another order of ids than the tiny model."""
     tokenizer = tiny.build_tokenizer()
     tokenizer.add_tokens(["<|again|>"], special_tokens=True)
     tokenizer.chat_template = "<|again|>" + tokenizer.chat_template
-    return tokenizer
-
-
-def save_model(folder, width=32):
-    """A model of another shape with another tokenizer."""
-    tokenizer = other_tokenizer()
     config = Qwen3Config(
-        vocab_size=len(tokenizer), hidden_size=width, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2,
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2,
         num_key_value_heads=2, head_dim=16, max_position_embeddings=512, tie_word_embeddings=True, bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
     )  # fmt: skip
@@ -86,17 +80,12 @@ def same(first, second):
     ("models", "policies", "expected"),
     [
         ("tiny", "", {"shared": "tiny"}),
-        ("./a=b", "p q", {"p": "./a=b", "q": "./a=b"}),  # a path is no pair
         ("q=x p=./y=z", "p q", {"p": "./y=z", "q": "x"}),
         ("planner=x tool_user=y", "", {"tool_user": "y", "planner": "x"}),  # names mean a policy for each role
-        ("shared=x", "shared", {"shared": "x"}),
         ("x y", "p q", "give one NAME for all policies, or POLICY=NAME once for each"),
-        ("p=x y", "p q", "give one NAME"),
         ("p=x p=y", "p q", "POLICY=NAME once for each"),
-        ("p=", "p q", "POLICY=NAME once for each"),
         ("planner=x", "", "no model for tool_user; the policies are tool_user, planner (--policies)"),
         ("planer=x tool_user=y", "", "no policy planer (did you mean planner?)"),
-        ("planner=x tool_user=y", "shared", "no policy planner; the policies are shared"),
     ],
 )
 def test_what_plays_a_policy_at_first(models, policies, expected):
@@ -121,25 +110,22 @@ def test_in_a_mixed_team_boards_and_warm_start_are_for_tiny(tmp_path, other, mon
     warmed = []
     monkeypatch.setattr(tiny, "warm_start", lambda policy, *_, **options: warmed.append(policy.model.config))
     config = parse([*RUN, *WARM, "--model", "tool_user=tiny", f"planner={other}"])
-    task = prepare.levels_of(config)
-    assert task.training_env.rows == 6
-    load = prepare.first_models(config, task, World())
+    levels = prepare.levels_of(config)
+    assert levels.training_env.rows == 6
+    load = prepare.first_models(config, levels, World())
     assert [model.hidden_size for model in warmed] == [64]
     assert [load(name)[0].config.hidden_size for name in ROLES] == [64, 32]
-    assert load("tool_user")[0] is not load("tool_user")[0]
 
 
 # ------------------------------------------------------------------------------------------------------------- training
 
 
 CHANCE = """
-import copy, zlib
+import zlib
 from envs import Env, Reward
 
 class Chance(Env):
-    agents, simultaneous = ("tool_user", "planner"), False
-
-    done = solved = False
+    agents = ("tool_user", "planner")
 
     def reset(self, seed):
         self.last = str(seed)
@@ -151,9 +137,6 @@ class Chance(Env):
     def step(self, agent, text):
         self.last = text[-9:]
         return Reward(0.0, zlib.crc32(text.encode()) / 2**32)
-
-    def copy(self):
-        return copy.copy(self)
 """
 
 
@@ -189,21 +172,18 @@ def test_two_architectures_and_tokenizers_train_play_and_go_on(tmp_path, other, 
     assert "(n=4, se " in lines(capsys, tmp_path / "whole", "--envs", 4, "--task", chance)[-1]
 
 
-def test_a_prompt_is_encoded_for_its_own_policy_and_engines_are_one_for_each_architecture(other):
-    config = parse([*RUN, *WARM, "--model", "tool_user=tiny", f"planner={other}"])
-    task = prepare.levels_of(config)
-    team = prepare.make_team(config, ROLES, World(), prepare.first_models(config, task, World()))
-    messages = [{"role": "user", "content": "tool_user"}]
-    ids = {agent: team.encode(agent, messages) for agent in ROLES}
+def test_a_prompt_is_encoded_for_its_own_policy_and_engines_are_one_for_each_architecture(other, shared):
+    def team_with(planner):
+        config = parse([*RUN, *WARM, "--model", "tool_user=tiny", f"planner={planner}"])
+        load = prepare.first_models(config, prepare.levels_of(config), World())
+        return prepare.make_team(config, ROLES, World(), load)
+
+    team = team_with(other)
+    ids = {agent: team.encode(agent, [{"role": "user", "content": "tool_user"}]) for agent in ROLES}
     assert ids["planner"][1:] == ids["tool_user"]
     assert team.tokenizers["planner"].decode(ids["planner"]).startswith("<|again|>")
     assert len({id(engine) for engine in team.engines.values()}) == 2
-
-
-def test_one_architecture_has_one_engine_wherever_its_weights_come_from(shared):
-    config = parse([*RUN, *WARM, "--model", "tool_user=tiny", f"planner={shared}"])
-    team = prepare.make_team(config, ROLES, World(), prepare.first_models(config, prepare.levels_of(config), World()))
-    assert len({id(engine) for engine in team.engines.values()}) == 1
+    assert len({id(engine) for engine in team_with(shared).engines.values()}) == 1  # the tiny model, trained
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -226,16 +206,13 @@ def test_ranks_train_two_architectures_as_one_process_does(tmp_path, other, chan
 def test_what_names_a_policy_of_a_run(shared, roles, tmp_path, monkeypatch):
     newest = latest_checkpoint(roles)
     assert locate(str(roles)) == locate(str(newest)) == newest
-    assert locate(f"{shared}/").name == "step-000002"
     assert locate(f"{shared}@1").name == "step-000001"
     assert locate(str(newest / "planner")) == newest / "planner"
     assert locate("tiny") is locate("org/model") is locate(str(tmp_path)) is None
-    assert policy_folder(newest, ["planner"]) == newest / "planner"
-    assert policy_folder(newest / "planner", ["tool_user"]) == newest / "planner"
+    assert policy_folder(newest, ["planner"]) == policy_folder(newest / "planner", ["tool_user"]) == newest / "planner"
     assert policy_folder(latest_checkpoint(shared), ["anybody", "else"]).name == "shared"
-    for agents in (ROLES, ["coder"]):
-        with pytest.raises(ValueError, match=f"no policy there plays {', '.join(agents)}; name one of planner, tool"):
-            policy_folder(newest, agents)
+    with pytest.raises(ValueError, match="no policy there plays coder; name one of planner, tool"):
+        policy_folder(newest, ["coder"])
     monkeypatch.chdir(shared.parent)
     assert locate("shared@0").name == "step-000000"
 
@@ -244,8 +221,6 @@ def test_what_names_a_policy_of_a_run(shared, roles, tmp_path, monkeypatch):
     ("source", "words"),
     [
         ("{run}@7", "no checkpoint of step '7' (RUN@STEP); there are 0, 1, 2"),
-        ("{run}@last", "no checkpoint of step 'last' (RUN@STEP)"),
-        ("{run}@", "no checkpoint of step ''"),
         ("{run}s@1", "has none"),
         ("{run}s", "there is no such folder"),
     ],
@@ -265,19 +240,15 @@ def test_a_team_of_parts_plays_as_its_own_run_does(roles, capsys):
 
 
 def test_parts_of_different_runs_steps_and_models_play_together(shared, roles, other, capsys):
-    short = ["--max-response-tokens", 8, "--envs", 3]
-    printed = lines(capsys, "--team", f"tool_user={shared}@1", f"planner={other}", *short)
-    assert f"tool_user={shared}@1 planner={other}" in printed[-4]
-    assert printed[-1].endswith(")")
-    assert "(n=3, se " in lines(capsys, "--team", f"tool_user={shared}@0", f"planner={roles}", "--envs", 3)[-1]
-    assert "(n=3, se " in lines(capsys, "--team", "tool_user=tiny", f"planner={roles}", "--envs", 3)[-1]
+    for planner in (other, roles):
+        printed = lines(capsys, "--team", f"tool_user={shared}@1", f"planner={planner}", "--envs", 3)
+        assert f"tool_user={shared}@1 planner={planner}" in printed[-4]
+        assert "(n=3, se " in printed[-1]
 
 
 def test_a_step_of_a_run_is_evaluated(shared, capsys):
     start = json.loads((shared / "evaluations.jsonl").read_text().splitlines()[0])
-    printed = lines(capsys, f"{shared}@0", "--envs", 6)
-    assert printed[0].startswith("plan_path (mas), step-000000")
-    assert printed[-1].startswith(f"success {half_up(start['success'])} ")
+    assert lines(capsys, f"{shared}@0", "--envs", 6)[-1].startswith(f"success {half_up(start['success'])} ")
 
 
 def test_a_run_or_a_team_and_not_both(shared):
@@ -291,14 +262,6 @@ def test_two_ranks_play_a_team_of_parts_as_one(shared, roles, capfd):
     alone = capfd.readouterr().out.strip().splitlines()
     run_ranks(2, lambda rank: evaluate.main(argv))
     assert capfd.readouterr().out.strip().splitlines()[1:] == alone[1:]
-
-
-def test_a_damaged_part_is_named(roles, tmp_path):
-    copy = tmp_path / "copy"
-    shutil.copytree(roles, copy)
-    path = latest_checkpoint(copy) / "planner" / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-1])
-    assert str(path.parent) in refuses(evaluate.main, "--team", f"tool_user={roles}", f"planner={copy}")
 
 
 # ------------------------------------------------------------------------------------------------- options of the runs
@@ -316,21 +279,4 @@ def test_training_starts_from_the_parts_and_resumes_without_them(shared, roles, 
     assert same(first / "planner", latest_checkpoint(roles) / "planner")
     shutil.rmtree(source)
     train.main([*argv, "--steps", "2", "--resume"])
-    assert latest_checkpoint(tmp_path / "new").name == "step-000002"
     assert len((tmp_path / "new" / "metrics.jsonl").read_text().splitlines()) == 2
-
-
-def test_ranks_start_from_parts(shared, roles):
-    argv = [*RUN, "--like", str(roles), "--model", f"tool_user={shared}", f"planner={roles}"]
-
-    def work(rank):
-        world, config = start("cpu"), parse(argv)
-        load = prepare.first_models(config, prepare.levels_of(config), world)
-        team = prepare.make_team(config, ROLES, world, load)
-        return {name: {key: value.clone() for key, value in p.weights()} for name, p in team.policies.items()}
-
-    a, b = run_ranks(2, work)
-    expected = weights(latest_checkpoint(shared) / "shared"), weights(latest_checkpoint(roles) / "planner")
-    assert (list(a), list(b)) == (["tool_user"], ["planner"])
-    for found, one in ((a["tool_user"], expected[0]), (b["planner"], expected[1])):
-        assert all(torch.equal(value, one[key]) for key, value in found.items())
