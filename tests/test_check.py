@@ -155,7 +155,7 @@ def test_our_tasks_have_no_mistake(task, workflow, options, tmp_path):
     env = make_env(task, workflow, **options)
     if env.runs_programs:
         sandbox.use_bubblewrap()
-    assert check(env.copy) == []
+    assert check(env.copy, task) == []
 
 
 def write(folder, *change):
