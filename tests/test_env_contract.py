@@ -7,13 +7,11 @@ import json
 from typing import Any
 
 import pytest
-from helpers import ScriptedEngine
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_envs import solution
 
 from envs import Reward, make_env
-from rollout import rollout_chains
 from tasks.boards import Board
 
 MATH = [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(5, 9)]
@@ -80,8 +78,8 @@ def check_reward(reward):
         assert 0 <= value <= 1 + 1e-12
 
 
-def answer(env, agent, right=False):
-    """Boards: what solves them. Else something wrong that the agents agree on, or what is right."""
+def answer(env, agent):
+    """Boards: what solves them. Else something wrong that the agents agree on."""
     role = agent.rstrip("_0123456789")
     if isinstance(env, Board):
         text = solution(env)
@@ -89,53 +87,17 @@ def answer(env, agent, right=False):
     if role == "tester":
         return '```json\n[{"input": "1\\n", "output": "1\\n"}]\n```'
     if role == "coder":
-        return f"```python\n{env.problem.solutions[0] if right else 'print(input())'}\n```"
-    number = env.problem.answer if right else 5
-    return f"```python\nprint({number})\n```" if role == "tool_user" else f"\\boxed{{{number}}}"
-
-
-def finish(env, right=False):
-    """Answer until the task ends, by its own rules or by being solved."""
-    for _ in range(10):
-        for agent in env.agents:
-            check_reward(env.step(agent, answer(env, agent, right)))
-            if env.done:
-                return
-    raise AssertionError("the task never ends")
-
-
-def test_the_return_of_a_chain_is_what_the_team_achieved(make):
-    """Chain 0 says nothing, chain 1 something, chain 2 solves in its first turn, chain 3 in its second one."""
-    start = make(seed=8)
-
-    def script(request, k):
-        chain = request.seed % 4
-        env = where[chain]
-        solves = chain >= 2 and turns[chain] >= chain - 2
-        text = (
-            answer(env, request.agent, right=True)
-            if solves
-            else TEXTS[(0, 3, 0, 5)[chain] * (request.agent == env.agents[0])]
-        )
-        where[chain] = env.copy()
-        where[chain].step(request.agent, text)
-        turns[chain] += request.agent == env.agents[-1]
-        return text
-
-    where, turns = [start.copy() for _ in range(4)], [0] * 4
-    engine = ScriptedEngine(script)
-    result = rollout_chains([start], engine, encode=engine.encode, decode=engine.decode, num_candidates=4, max_turns=2)
-    for chain, episode in enumerate(result.episodes):
-        assert {sample.reward for sample in episode.samples} == {where[chain].progress}
-        assert all(sample.reward == 1 for sample in episode.samples) == episode.solved == where[chain].solved
-    assert [episode.solved for episode in result.episodes][2:] == [True, True]
-    assert not result.episodes[0].solved
+        return "```python\nprint(input())\n```"
+    return "```python\nprint(5)\n```" if role == "tool_user" else "\\boxed{5}"
 
 
 def test_agreeing_on_something_wrong_is_no_success(make):
     """E6: math and code end when the agents agree; 5 is no answer here, and the program is not the one asked for."""
     env = make(seed=8)
-    finish(env)
+    for agent in env.agents * 5:
+        if not env.done:
+            check_reward(env.step(agent, answer(env, agent)))
+    assert env.done
     assert env.solved == isinstance(env, Board) == (env.progress == 1)
 
 

@@ -54,7 +54,6 @@ def check(make: Callable[[], Env], task: str = "") -> list[str]:
     try:
         env = make()
         check_shape(env)
-        must(env.reset(seed=0) is env, "reset must return the environment itself")
         levels = 20 if env.problems is None else len(env.problems[:2])
         views = [view(make().reset(seed=seed)) for seed in range(levels)]
         different = levels < 2 or any(other != views[0] for other in views)
@@ -74,6 +73,7 @@ def check(make: Callable[[], Env], task: str = "") -> list[str]:
 def check_shape(env: Env) -> None:
     """Attributes and their types."""
     must(isinstance(env, Env), f"class {type(env).__name__} must inherit from envs.Env")
+    must(env.reset(seed=0) is env, "reset must return the environment itself")
     fine = isinstance(env.agents, tuple) and all(isinstance(name, str) and name.isidentifier() for name in env.agents)
     must(fine and env.agents, f"agents must be a tuple of names, not {env.agents!r}")
     for name in ("simultaneous", "done", "solved"):
