@@ -242,7 +242,7 @@ def check_training(argv, ranks):
 def test_commands_parse(page, options, monkeypatch):
     monkeypatch.setattr("options.load", lambda run: Config().resolved())  # the runs of a page are not there
     found = list(commands(page))
-    without = "features experiments differences changes glossary real_models primer"
+    without = "features experiments differences changes glossary real_models primer credit"
     assert found or page.stem in without.split()
     for script, ranks, argv in found:
         assert (ROOT / script).exists(), script
