@@ -100,10 +100,8 @@ def test_the_examples_are_right_and_those_of_the_page_load(tmp_path):
 WRAPPED = [  # results of an APPS row, what a program returns for the first, its score
     ([[0, 1]], "0", 0),
     ([[0, 1]], "[0, 1]", 1),
-    ([[5]], "5", 1),
     ([[[0, 1]]], "[0, 1]", 1),
     ([[[0, 1]]], "0", 0),
-    ([[]], "None", 0),
     ([[7], [0, 1]], "7", 0),
     ([7], "7", 1),
 ]
@@ -170,18 +168,14 @@ def test_private_tests_are_text_and_their_pickle_is_never_run(tmp_path, monkeypa
     assert not (tmp_path / "evil").exists()
 
 
-@pytest.mark.parametrize("odd", ["\u2028", "\x85", "\x0c", "\x1c", "\r"])
 @pytest.mark.parametrize("ascii_only", [True, False])
-def test_only_line_feeds_end_a_line_of_data(tmp_path, odd, ascii_only):
-    value = f"a{odd}b"
+def test_only_line_feeds_end_a_line_of_data(tmp_path, ascii_only):
+    value = "a\u2028b\x85c\x0cd\x1ce\rf"
     call = {"fn_name": "f", "args": json.dumps(value) + "\n1", "output": json.dumps(value)}
-    rows = [
-        {"question": value, "tests": [{"input": value, "output": value}], "solutions": [f"# {value}"]},
-        {"question": value, "tests": [call]},
-        {"question": "q", "input_output": json.dumps({"inputs": [[value, "c"]], "outputs": [value]})},
-    ]
-    plain, call, apps = load(tmp_path, *(json.dumps(row, ensure_ascii=ascii_only) for row in rows))
+    lists = json.dumps({"inputs": [[value, "c"]], "outputs": [value]})
+    rows = [{"question": value, "tests": [call]}, {"question": "q", "input_output": lists}]
+    called, apps = load(tmp_path, *(json.dumps(row, ensure_ascii=ascii_only) for row in rows))
     assert read_rows(str(tmp_path / "rows0.jsonl")) == rows
-    assert (plain.question, plain.tests, plain.solutions) == (value, tuple(rows[0]["tests"]), (f"# {value}",))
-    assert (call.tests[0]["args"], call.tests[0]["expected"]) == ([value, 1], value)
+    assert called.question == value
+    assert (called.tests[0]["args"], called.tests[0]["expected"]) == ([value, 1], value)
     assert (apps.tests[0]["input"], apps.tests[0]["output"]) == (f"{value}\nc", value)

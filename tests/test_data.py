@@ -6,10 +6,8 @@ import sys
 import types
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tasks.data import check_disjoint, fixed_order, normalize_question, read_rows
+from tasks.data import check_disjoint, fixed_order, read_rows
 
 ROWS = [{"question": "1+1?", "answer": 2}, {"question": "line\u2028separator", "answer": None}, {"a": 10**5000}]
 DEEP = "[" * 100_000 + "]" * 100_000
@@ -71,12 +69,6 @@ def test_overlap_names_both_splits_and_the_question():
     check_disjoint({"train": ["a", "a", "x + 1"], "validation": ["b"], "test": ["x - 1"]})
     with pytest.raises(ValueError, match=r"'train' and 'test'.*How  many"):
         check_disjoint({"train": ["how many\nAPPLES?"], "validation": ["b"], "test": iter(["How  many apples?"])})
-
-
-@given(st.text())
-def test_normalising_twice_changes_nothing_and_blanks_do_not_matter(text):
-    once = normalize_question(text)
-    assert normalize_question(f"  {text}\n") == once == " ".join(once.split())
 
 
 def test_fixed_order_is_a_permutation_and_leaves_the_global_generator_alone():

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hostile import BREACHES, HOSTILE, Leftovers, needs_bubblewrap
 
+from tasks.code_values import same_output
 from tasks.sandbox import Result, run_program
 from tasks.seccomp import ALLOWED, DENIED, NEW, seccomp_filter
 
@@ -50,14 +51,19 @@ for name in os.listdir("."):
         assert run_program(code, timeout=20) == Result("ok", "", "")
 
 
-def test_hostile_programs_beside_honest_ones_leave_nothing():
-    """Each program of the list once, in parallel with honest ones that must not suffer."""
+def test_hostile_programs_beside_honest_ones_score_nothing_and_leave_nothing():
+    """Each program of the list once, in parallel with honest ones that must not suffer.
+
+    "raised limits" prints 8 unless the sandbox refuses, and must be refused.
+    """
     with Leftovers(), ThreadPoolExecutor(4) as pool:
         hostile = [pool.submit(run_program, code, "7", 0.5) for code in HOSTILE.values()]
         honest = [pool.submit(run_program, "print(int(input()) + 1)", "7", 10.0) for _ in range(20)]
         assert {future.result().stdout for future in honest} == {"8\n"}
         for name, future in zip(HOSTILE, hostile, strict=True):
-            assert future.result().status != "infra", (name, future.result())
+            result = future.result()
+            assert result.status != "infra", (name, result)
+            assert result.status != "ok" or not same_output("8", result.stdout), name
 
 
 GRAB = "import os, socket, threading, ctypes, resource\nx = []\n"
