@@ -8,14 +8,9 @@ r"""Mathematics: a reasoner thinks, a tool user computes, and in the larger team
 | `tool` | `tool_user` | the tool user's | as `single` |
 | `ensemble` | `reasoner_1`.., `tool_user_1`.., `judge` | the judge's | all of them gave the same answer |
 
-Agreement only ends the episode. It earns nothing, and `solved` means that the team's answer equals the gold. Running
-out of turns does not end the task: the rollout counts turns.
-
-Everybody sees what all did in the previous turn: a reasoner's reasoning, a tool user's program and what it printed, and
-the answer read from it, shortened to WORK_SHOWN and SHOWN characters. A failure is shown only to its author. Within a
-turn the judge sees the same from all others, and a second answer the draft; the others see nothing of each other.
-
-How answers are found and compared: `math_equal.py`.
+Agreement only ends the episode: it earns nothing, and `solved` means that the team's answer equals the gold. Everybody
+sees what all did in the previous turn, shortened: a reasoner's reasoning, a tool user's program and what it printed,
+and the answers. A failure is shown only to its author. Within a turn only the judge and a second answer see the others.
 """
 
 from __future__ import annotations
@@ -37,8 +32,6 @@ __all__ = ["MathEnv", "Question", "extract_answer", "load_problems", "math_equal
 SHOWN = 300  # characters of an answer, or of what a program printed, that other prompts repeat
 WORK_SHOWN = 1_000  # characters of a response (its reasoning or program) that other prompts repeat
 
-# ------------------------------------------------------------------------------------------------------------ questions
-
 
 @dataclass(frozen=True)
 class Question:
@@ -50,27 +43,22 @@ class Question:
 
 
 def read_problem(row: dict[str, Any]) -> Question:
-    """One row of a data set; its fields tell its format (docs/data.md). ValueError, naming the field, if none fits.
+    """One row of a data set; its fields tell its format (docs/data.md). ValueError if none fits.
 
     The gold is all of a list, what follows `####` in a text, or the last box of a `solution`.
     """
     fields = {str(name).lower(): value for name, value in row.items() if value not in (None, "", [])}
-    asked = next((name for name in ("question", "problem", "prompt") if name in fields), "question")
-    told = next((name for name in ("final_answer", "answer", "solution") if name in fields), "answer")
+    question = next((fields[name] for name in ("question", "problem", "prompt") if name in fields), None)
+    told = next((name for name in ("final_answer", "answer", "solution") if name in fields), "")
     given: Any = fields.get(told)
     answers = given if isinstance(given, list) else [given]
-    for field, values in ((asked, [fields.get(asked)]), (told, answers)):
-        kinds = str if field == asked else str | int | float
-        if not all(isinstance(value, kinds) and not isinstance(value, bool) and str(value).strip() for value in values):
-            raise ValueError(
-                f"no mathematics problem: field {field!r} is missing or no text (fields: {', '.join(fields)})"
-            )
-    gold = ", ".join(map(str, answers))
+    gold = ", ".join(str(answer) for answer in answers if type(answer) in (str, int, float))
     gold = (extract_answer(gold) or "") if told == "solution" else gold.rpartition("####")[2].strip()
-    if gold in ("", "nan", "inf", "-inf"):
-        raise ValueError(f"no mathematics problem: field {told!r} has no answer")
+    if not isinstance(question, str) or not question.strip() or gold in ("", "nan", "inf", "-inf"):
+        names = "a text in the field question, problem or prompt, and an answer in final_answer, answer or solution"
+        raise ValueError(f"no mathematics problem: it needs {names} (fields: {', '.join(fields)})")
     error = str(fields.get("error", ""))  # OlympiadBench: 1e-1, or "1e-1,1e-2" for the elements of a list
-    return Question(fields[asked].strip(), gold, tuple(float(part) for part in error.split(",") if part))
+    return Question(question.strip(), gold, tuple(float(part) for part in error.split(",") if part))
 
 
 @lru_cache(maxsize=8)
@@ -85,8 +73,6 @@ def load_problems(source: str, split: str = "train", config: str | None = None) 
     return tuple(questions)
 
 
-# ---------------------------------------------------------------------------------------------------------- environment
-
 _BOXED = r"Put your final answer in \boxed{}."
 _ROLES = {
     "reasoner": f"You are the reasoner of a team that solves mathematics problems. Reason step by step. {_BOXED}",
@@ -100,18 +86,7 @@ _ROLES = {
 }
 
 
-def _agents(workflow: str, reasoners: int, tool_users: int, calls: int) -> tuple[str, ...]:
-    if type(calls) is not int or not 1 <= calls <= (2 if workflow == "single" else 1):
-        raise ValueError(f"calls={calls}: 1, or 2 with --workflow single")
-    if workflow == "ensemble":
-        if reasoners < 0 or tool_users < 0 or reasoners + tool_users < 1:
-            raise ValueError(f"reasoners={reasoners}, tool_users={tool_users}: give the judge a team")
-        members = [f"reasoner_{n + 1}" for n in range(reasoners)] + [f"tool_user_{n + 1}" for n in range(tool_users)]
-        return (*members, "judge")
-    workflows = {"mas": ("reasoner", "tool_user"), "single": ("reasoner",), "tool": ("tool_user",)}
-    if workflow not in workflows:
-        raise ValueError(f"workflow={workflow!r}: mathematics has mas, single, tool or ensemble")
-    return workflows[workflow] if calls == 1 else ("reasoner_1", "reasoner_2")
+_Said = tuple[str | None, str, str]  # by an agent: the answer, how it found it as others see it, what it alone is told
 
 
 class MathEnv(Env):
@@ -142,11 +117,20 @@ class MathEnv(Env):
         tool_users: int = 1,
         calls: int = 1,
     ):
-        if (data is None) == (problems is None):
-            raise ValueError("math: give data= (a .jsonl file or a hub id) or problems=, and not both")
-        if timeout <= 0:
-            raise ValueError(f"timeout={timeout}: it must be positive")
-        self.agents = _agents(workflow, reasoners, tool_users, calls)
+        team = [f"reasoner_{n + 1}" for n in range(reasoners)] + [f"tool_user_{n + 1}" for n in range(tool_users)]
+        workflows: dict[str, tuple[str, ...]] = {
+            "mas": ("reasoner", "tool_user"),
+            "single": ("reasoner",) if calls == 1 else ("reasoner_1", "reasoner_2"),
+            "tool": ("tool_user",),
+            "ensemble": (*team, "judge"),
+        }
+        if workflow not in workflows:
+            raise ValueError(f"workflow={workflow!r}: mathematics has {', '.join(workflows)}")
+        if workflow == "ensemble" and not team:
+            raise ValueError(f"reasoners={reasoners}, tool_users={tool_users}: give the judge a team")
+        if calls not in (1, 2) or (calls == 2 and workflow != "single"):
+            raise ValueError(f"calls={calls}: 1, or 2 with --workflow single")
+        self.agents = workflows[workflow]
         self.simultaneous = workflow == "mas"
         self.runs_programs = any(agent.startswith("tool_user") for agent in self.agents)
         self.problems: tuple[Question, ...]
@@ -155,22 +139,17 @@ class MathEnv(Env):
         else:
             self.problems = tuple(p if isinstance(p, Question) else read_problem(p) for p in problems or ())
         if not self.problems:
-            raise ValueError("problems=[]: at least one problem is needed")
+            raise ValueError("math: give data= (a .jsonl file or a hub id), or problems=, at least one")
         self.order = datasets.fixed_order(len(self.problems))
         self.timeout = timeout
-        self._start(self.problems[self.order[0]])
-
-    def _start(self, problem: Question) -> None:
-        # All state is replaced and never changed in place: then a shallow copy is a copy.
-        self.problem = problem
-        self.done = self.solved = False
-        self.answers: dict[str, str | None] = {}  # of this turn, by agent
-        self.work: dict[str, str] = {}  # of this turn: reasoning, or program and output, as others see it
-        self.previous: tuple[dict[str, str | None], dict[str, str]] | None = None  # answers and work, a turn ago
-        self.failures: dict[str, str] = {}  # what went wrong with an agent's last response
+        self.reset(0)
 
     def reset(self, seed: int) -> MathEnv:
-        self._start(self.problems[self.order[seed % len(self.order)]])
+        # All state is replaced and never changed in place: then a shallow copy is a copy.
+        self.problem = self.problems[self.order[seed % len(self.order)]]
+        self.done = self.solved = False
+        self.turn: dict[str, _Said] = {}
+        self.previous: dict[str, _Said] = {}  # what was said a turn ago
         return self
 
     def copy(self) -> MathEnv:
@@ -185,14 +164,14 @@ class MathEnv(Env):
         self._check(agent)
         role = agent.rstrip("_0123456789")
         parts = [self.problem.question]
-        if self.previous is not None:
-            parts.append("The previous turn:\n\n" + self._shown(*self.previous))
-            if self.failures.get(agent):
-                parts.append(f"Your last response failed: {self.failures[agent]}")
+        if self.previous:
+            parts.append("The previous turn:\n\n" + _shown(self.previous))
+            if failure := self.previous.get(agent, (None, "", ""))[2]:
+                parts.append(f"Your last response failed: {failure}")
         last = len(self.agents) > 1 and agent == self.agents[-1] and not self.simultaneous
         if last:
-            parts.append("This turn:\n\n" + self._shown(self.answers, self.work))
-        if role != "judge" and (last or self.previous is not None):
+            parts.append("This turn:\n\n" + _shown(self.turn))
+        if role != "judge" and (last or self.previous):
             parts.append("All of this may be wrong. Check it and answer again.")
         return [{"role": "system", "content": _ROLES[role]}, {"role": "user", "content": "\n\n".join(parts)}]
 
@@ -201,34 +180,33 @@ class MathEnv(Env):
         if self.done:
             return Reward(0.0, 0.0, {"format": 0.0})
         if agent.startswith("tool_user"):
-            answer, work, failure, info = self._run(text)
+            said, info = self._run(text)
+            answer = said[0]
             local = 0.1 * info["format"] + 0.1 * info["executes"]
         else:
-            answer, work = extract_answer(text), shorten(visible(text).strip(), WORK_SHOWN)
-            failure = "" if answer else r"it had no answer in \boxed{}."
+            answer = extract_answer(text)
+            said = answer, _work(text), "" if answer else r"it had no answer in \boxed{}."
             info = {"format": float(answer is not None)}
             local = 0.2 * info["format"]
         gold, tolerance = self.problem.answer, self.problem.tolerance
         right = answer is not None and math_equal(gold=gold, answer=answer, tolerance=tolerance)
-        answers, works = self.answers | {agent: answer}, self.work | {agent: work}
-        last = agent == self.agents[-1]
-        agreed = last and self._agreed(answers)
+        turn, last = self.turn | {agent: said}, agent == self.agents[-1]
+        agreed = last and self._agreed(turn)
 
         # Everything that can fail is behind us: change the state.
-        self.answers, self.work, self.failures = answers, works, self.failures | {agent: failure}
+        self.turn = turn
         if agent == self.agents[0 if self.simultaneous else -1]:
             self.solved = right  # it speaks for the team
         if last:
-            self.done, self.previous = agreed, (answers, works)
-            self.answers, self.work = {}, {}
+            self.done, self.previous, self.turn = agreed, turn, {}
         return Reward(float(right), local + 0.8 * right, info | {"right": float(right)})
 
-    def _run(self, text: str) -> tuple[str | None, str, str, dict[str, float]]:
-        """A tool user's response: (answer, program and output for the others, what failed, parts of the reward)."""
+    def _run(self, text: str) -> tuple[_Said, dict[str, float]]:
+        """A tool user's response, and parts of its reward."""
         code = extract_code(text)
         if code is None:
             failure = "it had no complete ```python block that parses."
-            return None, shorten(visible(text).strip(), WORK_SHOWN), failure, {"format": 0.0, "executes": 0.0}
+            return (None, _work(text), failure), {"format": 0.0, "executes": 0.0}
         result = sandbox.run_program(code, stdin="", timeout=self.timeout)
         if result.status == "infra":
             raise InfraError(f"the sandbox could not run the tool user's program: {result.stderr[-SHOWN:]}")
@@ -238,31 +216,36 @@ class MathEnv(Env):
         if result.status != "ok" or answer is None:
             error = shorten(result.stderr.strip(), SHOWN)
             failure = "the program printed no answer." if result.status == "ok" else f"{result.status}. {error}"
-            return None, f"{program}\nIt failed.", failure, {"format": 1.0, "executes": 0.0}
-        return answer, f"{program}\nIt printed:\n{shorten(printed, SHOWN)}", "", {"format": 1.0, "executes": 1.0}
+            return (None, f"{program}\nIt failed.", failure), {"format": 1.0, "executes": 0.0}
+        work = f"{program}\nIt printed:\n{shorten(printed, SHOWN)}"
+        return (answer, work, ""), {"format": 1.0, "executes": 1.0}
 
-    def _agreed(self, answers: dict[str, str | None]) -> bool:
+    def _agreed(self, turn: dict[str, _Said]) -> bool:
         """Did all give the same answer? An agent alone must repeat its previous one."""
-        given = [answers.get(agent) for agent in self.agents]
-        if len(given) == 1:
-            given += self.previous[0].values() if self.previous else [None]
+        given = [answer for answer, _, _ in turn.values()]
+        if len(self.agents) == 1:
+            given += [answer for answer, _, _ in self.previous.values()]
         first, *rest = given
         # Both ways round: equality with a gold is not symmetric.
-        return first is not None and all(
-            answer is not None and math_equal(gold=first, answer=answer) and math_equal(gold=answer, answer=first)
+        return len(given) == max(2, len(self.agents)) and all(
+            first and answer and math_equal(gold=first, answer=answer) and math_equal(gold=answer, answer=first)
             for answer in rest
         )
-
-    def _shown(self, answers: dict[str, str | None], work: dict[str, str]) -> str:
-        """Each agent's answer, and below it how the agent found it."""
-        shown = (
-            (agent, (answers[agent] or "no answer")[:SHOWN], work[agent]) for agent in self.agents if agent in answers
-        )
-        return "\n\n".join(f"{agent}: {answer}\n{text}".strip() for agent, answer, text in shown)
 
     def _check(self, agent: str) -> None:
         if agent not in self.agents:
             raise ValueError(f"unknown agent {agent!r}: this environment has {', '.join(self.agents)}")
+
+
+def _work(text: str) -> str:
+    """A response as others see it: without its thoughts, and shortened."""
+    return shorten(visible(text).strip(), WORK_SHOWN)
+
+
+def _shown(turn: dict[str, _Said]) -> str:
+    """Each agent's answer, and below it how the agent found it."""
+    shown = ((agent, (answer or "no answer")[:SHOWN], work) for agent, (answer, work, _) in turn.items())
+    return "\n\n".join(f"{agent}: {answer}\n{work}".strip() for agent, answer, work in shown)
 
 
 def _printed_answer(printed: str) -> str | None:

@@ -2,16 +2,9 @@ r"""One spelling for a mathematical answer: `clean` undoes what LaTeX, keyboards
 
     clean(r"\left( \dfrac12, 3\text{ cm} \right)")  ->  r'( \frac { 1 } { 2 } , 3 "cm )'
 
-The result is a row of tokens between single blanks, which `math_rules.py` reads:
-
-| token | what it is |
-|---|---|
-| `12` `0.5` `1e-7` | a number, as written |
-| `x` `\alpha` | a letter; letters side by side are a product, and so are the lower-case letters of `2ab` |
-| `"cm` `"odd` `"ABC` | a word or name of several letters, which is never read as a product |
-| `\frac` `+` `'` | all other commands and marks, known or not: nothing that carries meaning is dropped |
-
-Every step takes time proportional to the length of the text.
+The result is tokens between single blanks, for `math_rules.py`: numbers as written; letters, of which those side by
+side are a product, as in `2ab`; `"cm` and `"ABC`, words or names that are never read as a product; and all other
+commands and marks, known or not: nothing that carries meaning is dropped. Every step takes linear time.
 """
 
 from __future__ import annotations
@@ -21,12 +14,12 @@ import unicodedata
 from functools import lru_cache
 from typing import Any
 
-# ----------------------------------------------------------------------------------------------------------- characters
-
 _LATEX = (  # a character and its LaTeX
     r"−- ×\times ·\cdot ⋅\cdot ÷/ ∕/ ∞\infty ≤\le ≥\ge ⩽\le ⩾\ge ≦\le ≧\ge ≠\ne °^\circ º^\circ ±\pm ∓\mp "
     r"∪\cup ∩\cap ∈\in ∅\emptyset ∣| ∶: ′' ∧\land ∨\lor ℝ\mathbb{R} ⌊\lfloor ⌋\rfloor ⌈\lceil ⌉\rceil ≈\approx √\sqrt "
-    r"∛\sqrt[3] ∜\sqrt[4]"
+    r"∛\sqrt[3] ∜\sqrt[4] α\alpha β\beta γ\gamma δ\delta ε\epsilon ζ\zeta η\eta θ\theta ι\iota κ\kappa λ\lambda μ\mu "
+    r"ν\nu ξ\xi π\pi ρ\rho σ\sigma τ\tau υ\upsilon φ\phi χ\chi ψ\psi ω\omega Γ\Gamma Δ\Delta Θ\Theta Λ\Lambda Ξ\Xi "
+    r"Π\Pi Σ\Sigma Φ\Phi Ψ\Psi Ω\Omega"
 )
 _CHARACTERS = str.maketrans({entry[0]: entry[1:] + " " for entry in _LATEX.split()})
 
@@ -37,18 +30,12 @@ def _plain_characters(text: str) -> str:
     def plain(form: str) -> str:
         return unicodedata.normalize("NFKC", form)
 
-    def greek(letter: re.Match[str]) -> str:
-        name = unicodedata.name(letter[0]).split()[-1]
-        return "\\" + (name.lower() if letter[0].islower() else name.capitalize()) + " "
-
     text = re.sub(r"([√∛∜]) ?([0-9]+)", r"\1{\2}", text).translate(_CHARACTERS)
     text = re.sub("[²³¹ʰ-ʸˠ-ˤ⁰-ⁿ]+", lambda shifted: f"^{{{plain(shifted[0])}}}", text)
     text = re.sub("[₀-ₜ]+", lambda shifted: f"_{{{plain(shifted[0])}}}", text)
     text = re.sub("[¼½¾⅐-⅞]", lambda part: r"\frac{{{}}}{{{}}}".format(*plain(part[0]).split("⁄")), text)
-    return re.sub("[α-ωΑ-Ω]", greek, plain(text)).translate(_CHARACTERS)
+    return plain(text).translate(_CHARACTERS)
 
-
-# ------------------------------------------------------------------------------------------------------------ spellings
 
 _SYNONYMS = (  # commands, and the token that they mean; layout is no token
     r"left right middle big Big bigg Bigg bigl bigr Bigl Bigr displaystyle limits quad qquad: dfrac tfrac cfrac:\frac "
@@ -70,39 +57,34 @@ def _repeating(match: re.Match[str]) -> str:
 
 
 # Blanks are single by now, so ` ?` is enough, and no pattern scans a row of blanks twice.
-_SPELLINGS: list[tuple[re.Pattern[str], Any]] = [  # the replacement is a text or a function
-    (re.compile(pattern), replacement)
-    for pattern, replacement in [
-        (r"\\! ?", ""),
-        (r"\{,\}", ","),
-        (r"(?<!\\)\\[,;: ()\[\]]|~", " "),  # not in the \\ between rows of a matrix
-        (r"\\math(?:bf|sf|tt|it) ?\{([0-9]+)\}|\\mathit ?\{([A-Za-z])\}", r"\1\2"),
-        (r"\\mathbb ?\{ ?([A-Z]) ?\}", r"\\mathbb \1"),
-        (r"\\mathbb ?R(?![a-zA-Z])", r"\\reals "),
-        (r"\\\{ ?\\\}", r"\\emptyset "),
-        (r"(?<= )!=", r"\\ne "),
-        (r"(?:\\operatorname ?\{ ?abs ?\}|(?<![a-zA-Z\\])abs) ?\(([^()|]*)\)", r"|\1|"),
-        (r"([0-9]{1,30})\.([0-9]{0,30})\\(?:overline|bar|dot) ?\{([0-9]{1,30})\}", _repeating),
-        (r"(^|[(\[{,=]) ?–", r"\1-"),  # a dash between two numbers is a range, not a difference
-        (r"(\\(?:[dtc]?frac|sqrt(?: ?\[[0-9]+\])?)) ?([0-9a-zA-Z]|\\pi(?![a-zA-Z]))", r"\1{\2}"),  # \frac12
-        (r"(\\[dtc]?frac ?\{(?:[^{}]|\{[^{}]*\})*\}) ?([0-9a-zA-Z]|\\pi(?![a-zA-Z]))", r"\1{\2}"),
-        (r"^([^{}]+)\\over(?![a-zA-Z])([^{}]+)$", r"\\frac{\1}{\2}"),
-        (r"(?<![0-9.])([0-9]+) ([0-9]+)/([0-9]+)(?![0-9.a-zA-Z])", r"\1\\frac{\2}{\3}"),
-        (r"\\begin ?\{(?:[bp]|small)?matrix\}|[\[(] ?\\begin ?\{array\} ?\{[lcr]*\}", r"\\matrix "),
-        (r"\\end ?\{(?:[bp]|small)?matrix\}|\\end ?\{array\} ?(?:\\right)? ?[\])]", r"\\endmatrix "),
-        (r"(\\(?:sin|cos|tan|cot|sec|csc) ?[({]?) ?([0-9]+) ?\^ ?\{? ?\\circ ?\}?", r"\1\\frac{\2\\pi}{180}"),
-        (r"\^ ?\{? ?\\circ ?\}? ?(?:C\b|\\(?:text|mathrm) ?\{ ?C ?\})", r"\\text{celsius}"),
-        (r"\^ ?\{? ?\\circ ?\}? ?(?:F\b|\\(?:text|mathrm) ?\{ ?F ?\})", r"\\text{fahrenheit}"),
-        (r"\^ ?\{? ?\\circ(?![a-zA-Z]) ?\}?|\\degree(?![a-zA-Z])", r"\\text{deg}"),
-        (r"\( ?(?:\\text ?\{ ?)?\\?[bp]?mod ?\}? ?\{? ?(\w+) ?\}? ?\)|\\pmod ?\{? ?(\w+) ?\}?", r"\\pmod \1\2 "),
-        (r"(?<=[0-9 {])([apAP])\. ?[mM]\b\.?", lambda half: half[1].lower() + "m"),
-    ]
+_SPELLINGS: list[tuple[str, Any]] = [  # the replacement is a text or a function
+    (r"\\! ?", ""),
+    (r"\{,\}", ","),
+    (r"(?<!\\)\\[,;: ()\[\]]|~", " "),  # not in the \\ between rows of a matrix
+    (r"\\(?:math(?:bf|sf|tt|it)|boldsymbol|bm) ?\{ ?([0-9]+|[A-Za-z]) ?\}", r"\1"),
+    (r"\\mathbb ?\{ ?([A-Z]) ?\}", r"\\mathbb \1"),
+    (r"\\mathbb ?R(?![a-zA-Z])", r"\\reals "),
+    (r"\\\{ ?\\\}", r"\\emptyset "),
+    (r"(?:\\operatorname ?\{ ?abs ?\}|(?<![a-zA-Z\\])abs) ?\(([^()|]*)\)", r"|\1|"),
+    (r"([0-9]{1,30})\.([0-9]{0,30})\\(?:overline|bar|dot) ?\{([0-9]{1,30})\}", _repeating),
+    (r"(^|[(\[{,=]) ?–", r"\1-"),  # a dash between two numbers is a range, not a difference
+    (r"(^|[(\[{,=]) ?\+", r"\1"),
+    (r"(\\(?:[dtc]?frac|sqrt(?: ?\[[0-9]+\])?)) ?([0-9a-zA-Z]|\\pi(?![a-zA-Z]))", r"\1{\2}"),  # \frac12
+    (r"(\\[dtc]?frac ?\{(?:[^{}]|\{[^{}]*\})*\}) ?([0-9a-zA-Z]|\\pi(?![a-zA-Z]))", r"\1{\2}"),
+    (r"^([^{}]+)\\over(?![a-zA-Z])([^{}]+)$", r"\\frac{\1}{\2}"),
+    (r"(?<![0-9.])([0-9]+) ([0-9]+)/([0-9]+)(?![0-9.a-zA-Z])", r"\1\\frac{\2}{\3}"),
+    (r"\\begin ?\{(?:[bp]|small)?matrix\}|[\[(] ?\\begin ?\{array\} ?\{[lcr]*\}", r"\\matrix "),
+    (r"\\end ?\{(?:[bp]|small)?matrix\}|\\end ?\{array\} ?(?:\\right)? ?[\])]", r"\\endmatrix "),
+    (r"(\\(?:sin|cos|tan|cot|sec|csc) ?[({]?) ?([0-9]+) ?\^ ?\{? ?\\circ ?\}?", r"\1\\frac{\2\\pi}{180}"),
+    (r"\^ ?\{? ?\\circ ?\}? ?(\\(?:text|mathrm) ?\{ ?)?([CF])\b(?(1) ?\})", r"\\text{deg\2}"),
+    (r"\^ ?\{? ?\\circ(?![a-zA-Z]) ?\}?|\\degree(?![a-zA-Z])", r"\\text{deg}"),
+    (r"\( ?(?:\\text ?\{ ?)?\\?[bp]?mod ?\}? ?\{? ?(\w+) ?\}? ?\)|\\pmod ?\{? ?(\w+) ?\}?", r"\\pmod \1\2 "),
+    (r"(?<=[0-9 {])([apAP])\. ?[mM]\b\.?", lambda half: half[1].lower() + "m"),
 ]
 _THOUSANDS = re.compile(r"(?<![0-9.,])[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9]|,[0-9])|\b[1-9][0-9]{0,2}(?: [0-9]{3})+\b")
-_BOLD = re.compile(r"\\(?:mathbf|mathsf|mathtt|boldsymbol|bm) ?\{ ?([A-Za-z]) ?\}")
 _TOKEN = re.compile(
     r"\\(?:text[a-z]*|mbox|hbox|mathrm|operatorname\*?) ?\{(?P<text>[^{}]*)\}"
-    r"|(?P<number>[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3}(?![0-9.]))?|\.[0-9]+)"
+    r"|(?:[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3}(?![0-9.]))?|\.[0-9]+)"
     r"|(?P<run>[^\W\d_]+)|\\[a-zA-Z]+|\\.|<=|>=|\+/-|\*\*|\.\.\.|\S"
 )
 _SMALL_WORDS = "is are or and odd even if for all no not yes than the of an at to by any per ten one two six am pm"
@@ -115,22 +97,21 @@ def clean(text: str) -> str:
         text = _plain_characters(text)
     text = " ".join(text.split())
     for pattern, replacement in _SPELLINGS:
-        text = pattern.sub(replacement, text)
+        text = re.sub(pattern, replacement, text)
     if not re.search(r"[(\[]|\\\{", text):  # (100,200) is a pair, {100,200} a set
         text = _THOUSANDS.sub(lambda match: re.sub("[ ,]", "", match[0]), text)
     if len(re.findall(r"(?<!\\)\$", text)) % 2 == 0:  # $5$ is mathematics, $5 are dollars
         text = re.sub(r"(?<!\\)\$", " ", text)
-    if len(_BOLD.findall(text)) == 1:  # one letter in another font; two may be vectors
-        text = _BOLD.sub(r"\1", text)
     tokens: list[str] = []
     _read(" ".join(text.split()).strip(" ,;").removesuffix(".").rstrip(), tokens)
     if len(tokens) == 3 and re.fullmatch(r'\( "?[A-Za-z] \)', " ".join(tokens)):
         return tokens[1][-1]  # choice (C)
-    return re.sub(r', ("or|"and)(?= )', r"\1", " ".join(tokens))
+    joined = re.sub(r"(?<=[\^_] )\{ ([^ {}]+) \}", r"\1", " ".join(tokens))  # x^{2} is x^2
+    return re.sub(r', ("or|"and)(?= )', r"\1", joined)
 
 
 def _read(text: str, tokens: list[str], quoted: bool = False) -> None:
-    r"""Appends the tokens of a text; `quoted` is the inside of \text{}, where letters are words."""
+    r"""Appends the tokens of a text; `quoted`: it is the inside of a \text{}, where letters are words."""
     for match in _TOKEN.finditer(text):
         run = match["run"]
         if match["text"] is not None:
@@ -142,41 +123,32 @@ def _read(text: str, tokens: list[str], quoted: bool = False) -> None:
             tokens += [token] if (token := _TOKENS.get(match[0], match[0])) else []
         elif run in _BARE:
             tokens.append(_BARE[run])
-        elif quoted or not (run.isascii() and (len(run) == 1 or _is_product(text, *match.span(), tokens))):
+        elif quoted or not (run.isascii() and (len(run) == 1 or _is_product(text, *match.span()))):
             half = run in ("AM", "PM") and bool(tokens) and tokens[-1].isdigit()  # 11:00 AM
             tokens.append('"' + (run.lower() if half else run))
         else:
             tokens += run
         if len(tokens) > 2 and tokens[-2] == "/" and _unit_name(tokens[-3]) and _unit_name('"' + tokens[-1]):
             tokens[-1] = '"' + tokens[-1]  # km/h
-        if len(tokens) > 3 and tokens[-4] in ("^", "_") and tokens[-3] == "{" and tokens[-1] == "}":
-            tokens[-3:] = [tokens[-2]]  # x^{2} is x^2
 
 
-def _is_product(text: str, start: int, end: int, tokens: list[str]) -> bool:
+def _is_product(text: str, start: int, end: int) -> bool:
     """Are letters side by side a product, as in 2ab? Not as an answer of their own, beside words, or as a unit."""
-    run, left, right = text[start:end], tokens[-1] if tokens else "", text[end : end + 2]
+    run, left, right = text[start:end], text[max(start - 8, 0) : start], text[end : end + 2]
     if not run.islower() or len(run) > 4 or run in _SMALL_WORDS.split() or re.search("d.", run):  # dx
         return False
-    gap = text[start - 1 : start] == " "
-    if _unit_name('"' + run) and (gap or run in ("mm", "cm", "km", "kg")):  # 17cm, 5 in; but 5in and 3mg are products
+    if _unit_name('"' + run) and (left[-1:] == " " or run in ("mm", "cm", "km", "kg")):  # 17cm, 5 in; but 3mg is m g
         return False
-    # xy(x+y), but not sgn(x+y)
-    attached = (right[:1] in tuple("+-*/^_!|\\") and right != r"\}") or (right[:1] == "(" and len(run) == 2)
-    words = (gap and (left[:1].isalnum() or left[:1] in ('"', ")", "}"))) or (right[:1] == " " and right[1:].isalpha())
-    if words and not (attached and len(run) == 2):
-        return False
-    operand = left in tuple("+-*^_|{/") or left[:1].isdigit() or (left[:1] == "\\" and len(left) > 2)
-    return attached or operand or right in (" +", " -", " *", " /")
+    call = right[:1] == "(" and len(run) > 2  # xy(x+y), but not sgn(x+y)
+    after = re.match(r" ?[-+*/]|[\^_!|(]|\\[^}]", right)
+    return bool(after and not call) or bool(re.search(r"[-+*/^_|{] ?$|[0-9]$|\\[a-zA-Z]+ $", left))
 
-
-# --------------------------------------------------------------------------------------------------------------- units
 
 _UNIT_NAMES = (
     "mm millimeter millimetre, cm centimeter centimetre, m meter metre, km kilometer kilometre, in inch inches, "
     "ft foot feet, yd yard, mi mile, mg milligram, g gram gm, kg kilogram, t ton, oz ounce, lb pound, l L liter, "
     "ml mL milliliter, gal gallon, s sec second, min minute, h hr hour, day, week, month, yr year, deg degree, "
-    "rad radian, dollar buck, cent, euro, rupee, yen, pound-sterling, unit, K kelvin, celsius, fahrenheit, "
+    "rad radian, dollar buck, cent, euro, rupee, yen, pound-sterling, unit, K kelvin, celsius degC, fahrenheit degF, "
     "N newton, J joule, W watt, V volt, Hz hertz, byte, bit, mph, kph kmh, square sq, cubic cu, squared, cubed, per"
 )
 _UNITS = {alias: names.split()[0] for names in _UNIT_NAMES.split(", ") for alias in names.split()}

@@ -4,8 +4,8 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -29,98 +29,64 @@ def test_gold_and_answer_cannot_be_swapped():
     assert not math_equal(gold="0.333333", answer=r"\frac13")
 
 
-# ---------------------------------------------------------------------------------------------------- finding an answer
-
-
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
         (r"so \boxed{5}", "5"),
-        (r"so \fbox{5}", "5"),
         (r"so \boxed {5}.", "5"),
-        (r"so $\boxed 6$.", "6"),
-        (r"so \boxed 64.", "64"),
-        (r"\boxed-6", "-6"),
         (r"\boxed\frac12 then", r"\frac12"),
         (r"so \\boxed{5}", "5"),
-        (r"\boxed{4} no, \boxed{5}", "5"),
         (r"\boxed{4} or \boxed 5", "5"),
         (r"\boxed 4 or \boxed{5}", "5"),
-        (r"\boxed{5} and \boxed{}", "5"),
         (r"\boxed{5} and \boxed{ }", "5"),
         (r"\boxed{\boxed{5}}", "5"),
         (r"\boxed{ \fbox{\boxed{5} } }", "5"),
         (r"\boxed{\boxed{5} m}", r"\boxed{5} m"),
         (r"\boxed{5} % not \boxed{7}", "5"),
-        (r"$\boxed{5}$ % not \boxed 7", "5"),
         ("% \\boxed{6}\n\\boxed{5}", "5"),
         (r"35% of it, or 30 % of 20, is \boxed{7}", "7"),
         (r"\boxed{\frac{1}{2}%}", r"\frac{1}{2}%"),
         ("<thinking>maybe \\boxed{6}</thinking> I give up.", None),
-        ("<thinking>maybe \\boxed{6}", None),
         (r"\boxed{1 + \fbox{2}}", r"1 + \fbox{2}"),
-        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
         (r"\boxed{\{1,2\}}", r"\{1,2\}"),
         (r"\boxed{\left\{x \right.} end}", r"\left\{x \right."),
-        (r"\boxed{5} and then \boxed{12", "5"),
         (r"cut off \boxed{12", None),
         (r"a } stray { brace \boxed{5}", "5"),
         (r"\boxed{5} <think>maybe \boxed{6}</think>", "5"),
         (r"<think>\boxed{6}</think> \boxed{5}", "5"),
         (r"\boxed{6} </think> \boxed{5}", "5"),
-        (r"<think>\boxed{6}</think> none", None),
         (r"<think>\boxed{6} and cut off", None),
         (r"\boxed{5} <think>\boxed{6} and cut off", "5"),
-        ("so it is\n#### -6", "-6"),
         ("so it is\n#### 1,080 \n\n", "1,080"),
         ("#### 6\nno, wait", None),
         ("#### ", None),
         ("\\boxed{5}\n#### 6", "5"),
         ("42 appears above but I am not sure", None),
-        (r"\boxed{}", None),
-        ("the last number is 4 9", None),
         ("", None),
-        ("\\boxed{\n5\n}", "5"),
     ],
 )
 def test_extract_answer(text, answer):
     assert extract_answer(text) == answer
 
 
-def test_long_answers_are_found_whole():
-    polynomial = " + ".join(f"{n + 2}x^{{{n}}}" for n in range(18))
-    assert len(polynomial) > 150
-    assert score_answers(["long " * 400 + rf"\boxed{{{polynomial}}}"], [polynomial]) == [1.0]
-
-
-# -------------------------------------------------------------------------------------------------------------- scoring
-
-
 def test_score_answers_reads_whole_responses():
     texts = [r"\boxed{\frac27}", "2/7", "#### -6", "#### 6", r"<think>\boxed{1}</think>", r"\boxed{1080}"]
     golds = [r"\boxed{\frac27}", "2/7", "-6", "-6", "1", "She has 1080.\n#### 1,080"]
     assert score_answers(texts, golds) == [1.0, 0.0, 1.0, 0.0, 0.0, 1.0]
-    assert score_answers([], []) == []
-    with pytest.raises(ValueError, match="2 texts but 1 golds"):
+    polynomial = " + ".join(f"{n + 2}x^{{{n}}}" for n in range(18))
+    assert score_answers(["long " * 400 + rf"\boxed{{{polynomial}}}"], [polynomial]) == [1.0]
+    with pytest.raises(ValueError, match="shorter"):
         score_answers(["a", "b"], ["a"])
 
 
 def test_the_same_in_every_thread():
     pairs = [(r"\sqrt{8}", r"2\sqrt{2}", True), (r"x^2-1", "(x-1)(x+1)", True), (r"\sqrt{8}", r"2\sqrt{3}", False)]
-    wrong = []
 
-    def work(k):
-        for gold, answer, equal in pairs:
-            gold, answer = f"{gold}+{k}", f"{answer}+{k}"  # another pair in every thread: no answer from a cache
-            if math_equal(gold=gold, answer=answer) is not equal:
-                wrong.append((gold, answer))
+    def wrong(k):  # another pair in every thread: no answer from a cache
+        return [pair for pair in pairs if math_equal(gold=f"{pair[0]}+{k}", answer=f"{pair[1]}+{k}") is not pair[2]]
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    with ThreadPoolExecutor(12) as threads:
+        assert list(threads.map(wrong, range(12))) == [[]] * 12
 
 
 fractions = st.fractions(max_denominator=1000, min_value=-1000, max_value=1000)
@@ -150,8 +116,6 @@ def test_no_text_raises(answer, anything):
         assert math_equal(gold="5", answer=text) in (True, False)
         assert extract_answer(text) != ""
 
-
-# -------------------------------------------------------------------------------------- hostile answers and the workers
 
 HOSTILE = {
     "tower": "9^{9^{9^9}}",
@@ -202,8 +166,8 @@ def test_a_killed_worker_is_replaced():
     assert math_equal(gold=r"\sqrt{12}", answer=r"2\sqrt{3}")
     alive = [worker for worker in workers._idle.queue if worker is not None]
     for worker in alive:
-        worker.process.kill()
-        worker.process.wait()
+        worker.kill()
+        worker.wait()
     assert alive
     assert math_equal(gold=r"\sqrt{20}", answer=r"2\sqrt{5}")
 
@@ -212,36 +176,29 @@ def test_a_worker_that_does_not_start_is_an_error_and_no_verdict(monkeypatch):
     monkeypatch.setattr(workers, "_idle", workers.queue.LifoQueue())
     workers._idle.put(None)
     monkeypatch.setattr(workers.sys, "executable", "/bin/false")
-    with pytest.raises(InfraError, match="did not start"):
+    with pytest.raises(InfraError, match="worker for mathematics"):
         math_equal(gold=r"\sqrt{28}", answer=r"2\sqrt{7}")
     monkeypatch.undo()
     assert math_equal(gold=r"\sqrt{28}", answer=r"2\sqrt{7}")  # the failure was not remembered as a verdict
 
 
-def test_workers_end_with_the_interpreter_even_when_it_is_killed():
+def test_workers_end_with_an_interpreter_that_is_killed():
     program = """
-import os, signal, sys, threading
+import os, signal, threading
 from tasks import math_equal
 assert math_equal.math_equal(gold="x^2-1", answer="(x-1)(x+1)")
-print(*[worker.process.pid for worker in math_equal._idle.queue if worker], flush=True)
+print(*[worker.pid for worker in math_equal._idle.queue if worker], flush=True)
 threading.Thread(target=lambda: math_equal.math_equal(gold="7x", answer="(x+y+z+1)^{999}"), daemon=True).start()
-if "kill" in sys.argv:
-    os.kill(os.getpid(), signal.SIGKILL)
+os.kill(os.getpid(), signal.SIGKILL)
 """
-    for argument in ("leave", "kill"):
-        run = subprocess.run(
-            [sys.executable, "-c", program, argument], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-        )
-        assert run.returncode == (-9 if argument == "kill" else 0), run.stderr
-        pids = run.stdout.split()
-        assert pids
-        deadline = time.monotonic() + 10
-        while any(Path(f"/proc/{pid}").exists() for pid in pids):
-            assert time.monotonic() < deadline, "a worker outlived its interpreter"
-            time.sleep(0.05)
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert run.returncode == -9, run.stderr
+    assert run.stdout.split()
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in run.stdout.split()):
+        assert time.monotonic() < deadline, "a worker outlived its interpreter"
+        time.sleep(0.05)
 
-
-# ------------------------------------------------------------------------------------------------------ benchmark golds
 
 DATA = os.environ.get("AT_GRPO_DATA")
 

@@ -41,23 +41,22 @@ def prompt(env, agent):
     return "\n".join(message["content"] for message in env.observe(agent))
 
 
-# -------------------------------------------------------------------------------------------------------------- rewards
-
-
 @pytest.mark.parametrize(
-    ("text", "team", "local"),
+    ("agent", "text", "team", "local"),
     [
-        (RIGHT, 1, 1.0),
-        (WRONG, 0, 0.2),
-        (NONE, 0, 0.0),
-        (r"\boxed{}", 0, 0.0),
-        ("5", 0, 0.0),
-        ("", 0, 0.0),
-        ("#### 5", 1, 1.0),
+        ("reasoner", RIGHT, 1, 1.0),
+        ("reasoner", WRONG, 0, 0.2),
+        ("reasoner", NONE, 0, 0.0),
+        ("reasoner", "5", 0, 0.0),
+        ("reasoner", "#### 5", 1, 1.0),
+        ("tool_user", RIGHT, 0, 0.0),
+        ("tool_user", "```python\nprint(5)", 0, 0.0),
+        ("tool_user", "```python\nprint((5)\n```", 0, 0.0),
+        ("tool_user", "```\nprint(5)\n```", 0, 0.0),
     ],
 )
-def test_reasoner_reward(text, team, local):
-    reward = MathEnv("mas", problems=ONE).reset(0).step("reasoner", text)
+def test_reward(agent, text, team, local):
+    reward = MathEnv("mas", problems=ONE).reset(0).step(agent, text)
     assert (reward.team, reward.local) == (team, pytest.approx(local))
 
 
@@ -75,29 +74,18 @@ def test_reasoner_reward(text, team, local):
         (("ok", "5" * 301 + "\n", ""), 0, 0.1),
         (("error", "5\n", "ValueError"), 0, 0.1),
         (("timeout", "5\n", ""), 0, 0.1),
-        (("memory", "", ""), 0, 0.1),
-        (("output", "5\n" * 9, ""), 0, 0.1),
     ],
 )
-def test_tool_user_reward(fake, result, team, local):
+def test_what_a_program_earns(fake, result, team, local):
     fake["run()\n"] = result
     reward = MathEnv("mas", problems=ONE).reset(0).step("tool_user", "```python\nrun()\n```")
     assert (reward.team, reward.local) == (team, pytest.approx(local))
 
 
-@pytest.mark.parametrize(
-    "text", ["5", r"\boxed{5}", "```python\nprint(5)", "```python\nprint((5)\n```", "```\nprint(5)\n```"]
-)
-def test_tool_user_without_a_program_earns_nothing(text):
-    reward = MathEnv("mas", problems=ONE).reset(0).step("tool_user", text)
-    assert (reward.team, reward.local, reward.info["format"]) == (0, 0, 0)
-
-
 def test_tool_user_in_the_real_sandbox():
     env = MathEnv("mas", problems=ONE, timeout=5).reset(0)
-    assert env.copy().step("tool_user", PRINTS_5).local == pytest.approx(1.0)
-    assert env.copy().step("tool_user", "```python\nprint(5)\n1 / 0\n```").local == pytest.approx(0.1)
-    assert env.copy().step("tool_user", "```python\nwhile True: print(5)\n```").local == pytest.approx(0.1)
+    for program, local in [("print(2 + 3)", 1.0), ("print(5)\n1 / 0", 0.1), ("while True: print(5)", 0.1)]:
+        assert env.copy().step("tool_user", f"```python\n{program}\n```").local == pytest.approx(local)
 
 
 def test_infrastructure_failure_is_no_verdict(fake, monkeypatch):
@@ -116,55 +104,46 @@ def test_infrastructure_failure_is_no_verdict(fake, monkeypatch):
     assert vars(env) == before
 
 
-# ------------------------------------------------------------------------------------------------------------ workflows
-
-
-def test_mas_ends_when_both_agree(fake):
-    env = make_env("math", problems=ONE).reset(0)
-    assert env.agents == ("reasoner", "tool_user")
-    assert env.simultaneous
-    env.step("reasoner", r"\boxed{5.0}")
-    assert (env.solved, env.done) == (True, False)
-    env.step("tool_user", PRINTS_5)
-    assert env.done
-    after = env.step("reasoner", WRONG)
-    assert (after.team, after.local, env.solved) == (0, 0, True)
-
-
 @pytest.mark.parametrize(
-    ("reasoner", "tool_user", "teams", "done"),
+    ("reasoner", "tool_user", "teams", "solved", "done"),
     [
-        (WRONG, PRINTS_6, [0, 0], True),  # agreement on something wrong ends the episode, and earns nothing
-        (WRONG, PRINTS_5, [0, 1], False),  # the tool user's is paid as if it were the team's, which the reasoner gives
-        (NONE, NONE, [0, 0], False),  # two agents without an answer do not agree
+        (r"\boxed{5.0}", PRINTS_5, [1, 1], True, True),
+        (WRONG, PRINTS_6, [0, 0], False, True),  # agreement on something wrong ends the episode, and earns nothing
+        (WRONG, PRINTS_5, [0, 1], False, False),  # paid as if it were the team's answer, which the reasoner gives
+        (NONE, NONE, [0, 0], False, False),  # two agents without an answer do not agree
     ],
 )
-def test_agreement_is_no_success(fake, reasoner, tool_user, teams, done):
-    env = MathEnv("mas", problems=ONE).reset(0)
+def test_mas_ends_when_both_agree(fake, reasoner, tool_user, teams, solved, done):
+    env = make_env("math", problems=ONE).reset(0)
+    assert env.simultaneous
     rewards = [env.step("reasoner", reasoner), env.step("tool_user", tool_user)]
     assert [reward.team for reward in rewards] == teams
-    assert (env.solved, env.done) == (False, done)
+    assert (env.solved, env.done) == (solved, done)
+    if done:
+        after = env.step("reasoner", RIGHT)
+        assert (after.team, after.local, env.solved) == (0, 0, solved)
+
+
+def test_an_agent_without_an_action_does_not_agree():
+    """No candidate of the reasoner could be scored, so that none was committed."""
+    env = MathEnv("ensemble", problems=ONE, reasoners=2, tool_users=0).reset(0)
+    env.step("reasoner_2", RIGHT)
+    env.step("judge", RIGHT)
+    assert (env.solved, env.done) == (True, False)
+    assert "reasoner_2: 5" in prompt(env, "reasoner_1")
 
 
 def test_the_next_turn_shows_answers_reasoning_and_program_with_its_output(fake):
     fake["x = 6\nprint('so', x)\nprint(x)\n"] = ("ok", "so 6\n6\n", "")
     env = MathEnv("mas", problems=ONE).reset(0)
-    first = {agent: prompt(env, agent) for agent in env.agents}
+    first = prompt(env, "tool_user")
     env.step("reasoner", "<think>secret</think>Two and three are five. " + RIGHT)
-    assert prompt(env, "tool_user") == first["tool_user"]  # simultaneous: nothing of this turn
+    assert prompt(env, "tool_user") == first  # simultaneous: nothing of this turn
     env.step("tool_user", "My idea.\n```python\nx = 6\nprint('so', x)\nprint(x)\n```")
+    parts = ("What is 2 + 3?", "reasoner: 5", "Two and three are five.", "tool_user: 6", "print('so', x)", "so 6\n6")
     for agent in env.agents:
-        seen = prompt(env, agent)
-        parts = [
-            "What is 2 + 3?",
-            "reasoner: 5",
-            "Two and three are five.",
-            "tool_user: 6",
-            "print('so', x)",
-            "so 6\n6",
-        ]
-        assert [part for part in parts if part not in seen] == []
-        assert "secret" not in seen
+        assert [part for part in parts if part not in prompt(env, agent)] == []
+        assert "secret" not in prompt(env, agent)
 
 
 def test_a_failed_program_is_reported_to_its_author_only(fake):
@@ -193,18 +172,13 @@ def test_what_others_wrote_is_shortened_to_a_stated_length(fake):
     [
         ("1,2", "[1, 2]", 1),
         ("1,2", "[2, 1]", 1),
-        ("1,2", "[1, 3]", 0),
         (r"\{1,2\}", "[1, 2]", 1),
-        (r"\{1,2\}", "{1, 2}", 1),
         ("(1,2)", "(1, 2)", 1),
         ("(1,2)", "[1, 2]", 1),
-        ("(1,2)", "(2, 1)", 0),
         ("(1,2),(3,4)", "[(1, 2), (3, 4)]", 1),
         (r"\frac37", "3/7", 1),
-        (r"3\sqrt{2}", "3*sqrt(2)", 1),
         ("[1,2]", r"\boxed{[1,2]}", 1),
         ("7", "[7]", 1),
-        ("7", "[]", 0),
         ("55", r"\sum_{k=1}^{10}k", 0),
         ("55", r"\boxed{\sum_{k=1}^{10}k}", 0),
     ],
@@ -212,7 +186,6 @@ def test_what_others_wrote_is_shortened_to_a_stated_length(fake):
 def test_what_a_program_prints_is_the_answer(fake, gold, printed, team):
     fake["run()\n"] = ("ok", printed + "\n", "")
     env = MathEnv("mas", problems=[Question("Q?", gold)]).reset(0)
-    assert "prints it" in prompt(env, "tool_user")
     assert env.step("tool_user", "```python\nrun()\n```").team == team
 
 
@@ -226,22 +199,20 @@ def test_single_ends_when_the_answer_is_repeated():
 
 
 def test_ensemble(fake):
-    env = make_env("math", "ensemble", problems=ONE, reasoners=3, tool_users=2).reset(0)
-    assert env.agents == ("reasoner_1", "reasoner_2", "reasoner_3", "tool_user_1", "tool_user_2", "judge")
+    env = make_env("math", "ensemble", problems=ONE, reasoners=2, tool_users=1).reset(0)
+    assert env.agents == ("reasoner_1", "reasoner_2", "tool_user_1", "judge")
+    assert env.stages == [env.agents[:-1], ("judge",)]
     first = {agent: prompt(env, agent) for agent in env.agents}
     for agent in env.agents[:-1]:
         assert prompt(env, agent) == first[agent]  # they do not see each other within the turn
         env.step(agent, PRINTS_6 if "tool" in agent else "Because I counted. " + RIGHT)
-    judge = prompt(env, "judge")
-    assert all(f"{agent}: {'6' if 'tool' in agent else '5'}" in judge for agent in env.agents[:-1])
-    assert "Because I counted." in judge
-    assert "It printed:\n6" in judge
+    parts = ("reasoner_1: 5", "reasoner_2: 5", "Because I counted.", "tool_user_1: 6", "It printed:\n6")
+    assert [part for part in parts if part not in prompt(env, "judge")] == []
     assert not env.solved  # nobody but the judge answers for the team
     reward = env.step("judge", RIGHT)
     assert (reward.team, reward.local) == (1, pytest.approx(1.0))
     assert (env.solved, env.done) == (True, False)
     assert "judge: 5" in prompt(env, "reasoner_1")
-    assert "tool_user_2: 6" in prompt(env, "reasoner_1")
     for agent in env.agents:
         env.step(agent, PRINTS_6 if "tool" in agent else WRONG)
     assert (env.solved, env.done) == (False, True)
@@ -252,9 +223,8 @@ def test_ensemble(fake):
     [
         ({"workflow": "duo", "problems": ONE}, "workflow='duo'"),
         ({}, "give data="),
-        ({"problems": ONE, "data": "x.jsonl"}, "give data="),
-        ({"problems": []}, "at least one problem"),
-        ({"problems": ONE, "timeout": 0}, "timeout=0"),
+        ({"problems": []}, "at least one"),
+        ({"problems": ONE, "calls": 2}, "calls=2"),
         ({"problems": ONE, "colour": 1}, "colour"),
         ({"workflow": "ensemble", "problems": ONE, "reasoners": 0, "tool_users": 0}, "reasoners=0"),
     ],
@@ -262,11 +232,6 @@ def test_ensemble(fake):
 def test_bad_options_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         make_env("math", **options)
-    with pytest.raises(ValueError, match="unknown agent 'planner'"):
-        MathEnv(problems=ONE).reset(0).observe("planner")
-
-
-# ------------------------------------------------------------------------------------------------------------- contract
 
 
 @pytest.mark.parametrize("workflow", ["mas", "single", "ensemble"])
@@ -319,42 +284,37 @@ def test_tree_sampling_commits_the_right_answer_and_groups_share_a_prompt(fake):
 
 def test_seeds_walk_through_all_problems_in_a_fixed_order():
     problems = [Question(f"What is {i}?", str(i)) for i in range(50)]
-    walk = [MathEnv(problems=problems).reset(seed).problem.question for seed in range(50)]
-    assert sorted(walk) == sorted(problem.question for problem in problems)
-    assert walk != [problem.question for problem in problems]
-    assert MathEnv(problems=problems).reset(50).problem.question == walk[0]
-    assert MathEnv(problems=problems).reset(7).problem.question == walk[7]
+    walk = [MathEnv(problems=problems).reset(seed).problem.question for seed in range(51)]
+    assert sorted(walk[:50]) == sorted(problem.question for problem in problems)
+    assert walk[:50] != [problem.question for problem in problems]
+    assert walk[50] == walk[0]
 
 
-# ------------------------------------------------------------------------------------------------------------ data sets
-
-ROWS = [
-    ({"question": "Q?", "answer": "He has <<2+3=5>>5.\n#### 1,005"}, "1,005"),  # GSM8K
-    ({"problem": "Q?", "answer": "\\frac12", "solution": "long"}, "\\frac12"),  # DeepScaleR, MATH-500
-    ({"problem": "Q?", "answer": "70", "difficulty": "3/8"}, "70"),  # Polaris
-    ({"Problem": "Q?", "Answer": 204, "ID": "2024-I-1"}, "204"),  # AIME
-    ({"question": "Q?", "final_answer": ["$2$", "$3$"], "solution": ["long"]}, "$2$, $3$"),  # OlympiadBench
-    ({"problem": "Q?", "solution": "So it is $\\boxed{7}$.", "level": "Level 5"}, "7"),  # MATH
-    ({"prompt": "Q?", "answer": 2.5}, "2.5"),
-    ({"problem": "Q?", "answer": "a\u2028b"}, "a\u2028b"),
-]
-
-
-@pytest.mark.parametrize(("row", "gold"), ROWS)
+@pytest.mark.parametrize(
+    ("row", "gold"),
+    [
+        ({"question": "Q?", "answer": "He has <<2+3=5>>5.\n#### 1,005"}, "1,005"),  # GSM8K
+        ({"problem": "Q?", "answer": "\\frac12", "solution": "long"}, "\\frac12"),  # DeepScaleR, MATH-500, Polaris
+        ({"Problem": "Q?", "Answer": 204, "ID": "2024-I-1"}, "204"),  # AIME
+        ({"question": "Q?", "final_answer": ["$2$", "$3$"], "solution": ["long"]}, "$2$, $3$"),  # OlympiadBench
+        ({"problem": "Q?", "solution": "So it is $\\boxed{7}$.", "level": "Level 5"}, "7"),  # MATH
+        ({"prompt": "Q?", "answer": 2.5}, "2.5"),
+    ],
+)
 def test_formats_are_told_by_their_fields(row, gold):
     assert read_problem(row) == Question("Q?", gold, ())
 
 
 @pytest.mark.parametrize(
     ("error", "tolerance"),
-    [("1e-1", (0.1,)), (0.1, (0.1,)), ("1e-1,1e-2", (0.1, 0.01)), (None, ()), ("", ()), (1, (1.0,))],
+    [("1e-1", (0.1,)), (0.1, (0.1,)), ("1e-1,1e-2", (0.1, 0.01)), (None, ()), ("", ())],
 )
 def test_the_error_of_olympiadbench_is_the_tolerance(error, tolerance):
     problem = read_problem({"question": "Q?", "final_answer": ["$4.2$"], "error": error})
     assert problem == Question("Q?", "$4.2$", tolerance)
 
 
-@pytest.mark.parametrize(("answer", "team"), [("4.23", 1), ("4.35", 0), (r"3\sqrt2", 1), ("x", 0)])
+@pytest.mark.parametrize(("answer", "team"), [("4.23", 1), ("4.35", 0)])
 def test_a_tolerance_reaches_the_reward(answer, team):
     row = {"question": "Q?", "final_answer": ["$4.2$"], "error": "1e-1"}
     env = MathEnv("mas", problems=[row]).reset(0)
@@ -364,23 +324,20 @@ def test_a_tolerance_reaches_the_reward(answer, team):
 @pytest.mark.parametrize(
     "row",
     [
-        {},
-        {"question": "Q?"},
         {"answer": "5"},
         {"question": "Q?", "answer": ""},
         {"question": "Q?", "answer": True},
         {"question": 7, "answer": "5"},
         {"problem": "Q?", "solution": "no box"},
-        {"question": "Q?", "answer": "so ####"},
         {"question": "Q?", "answer": float("nan")},
         {"question": "Q?", "answer": {"value": 5}},
         {"question": "Q?", "answer": "5", "error": "small"},
     ],
 )
-def test_rows_that_are_no_problem_name_their_field(tmp_path, row):
+def test_rows_that_are_no_problem_are_named(tmp_path, row):
     path = tmp_path / "rows.jsonl"
     path.write_text(f'{{"question": "Q?", "answer": "5"}}\n{json.dumps(row)}\n')
-    with pytest.raises(ValueError, match=r"rows\.jsonl', row 2: .*(field|could not convert)"):
+    with pytest.raises(ValueError, match=r"rows\.jsonl', row 2: .*(answer in|could not convert)"):
         load_problems(str(path))
 
 
@@ -427,18 +384,3 @@ def test_a_chain_is_paid_for_the_answer_of_the_team(reasoner, tool, returned):
     )  # fmt: skip
     assert {sample.reward for sample in result.samples} == {returned}
     assert [episode.solved for episode in result.episodes] == [bool(returned)] * 2
-
-
-def test_an_ensemble_asks_in_two_rounds_a_turn():
-    """All reasoners and tool users together, then the judge, who reads what they said."""
-    rounds = []
-
-    def generate(requests, n):
-        rounds.append([request.agent for request in requests])
-        return engine(requests, n)
-
-    engine = ScriptedEngine(lambda request, k: "\\boxed{1}")
-    env = MathEnv("ensemble", problems=ONE, reasoners=3, tool_users=3).reset(0)
-    rollout_tree([env], generate, encode=engine.encode, decode=engine.decode, num_candidates=2, max_turns=2)
-    members = [*(f"reasoner_{n}" for n in (1, 2, 3)), *(f"tool_user_{n}" for n in (1, 2, 3))]
-    assert rounds == [members, ["judge"]] * 2
