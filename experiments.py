@@ -33,8 +33,7 @@ from records.run_folder import append_row, read_object
 from studies.results import collect, learning_curve, play_path, run_folder, table
 from studies.rows import NEAR, SINGLE, TABLES, TURNS, Method, options_of
 
-EVERY = 10  # steps between held-out evaluations and checkpoints
-COMMON = f"--device cpu --trees 0 --keep 1 --report-every {EVERY} --save-every {EVERY}"
+COMMON = "--device cpu --trees 0 --keep 1 --report-every 10 --save-every 10"
 POLL = 1.0  # seconds between two looks at the trainings
 
 
@@ -54,10 +53,11 @@ class Plan:
         """The folder of every training with every seed, and its options of train.py."""
         names = dict.fromkeys(name for rows in self.tables.values() for row in rows for name in row.trainings)
         found = {}
-        for seed, name in ((seed, name) for seed in self.seeds for name in names):  # whole seeds first
-            folder = run_folder(self.folder, name, seed)
-            options = [*COMMON.split(), *options_of(name, self.steps, self.agents)]
-            found[folder] = [*self.words, *options, "--seed", str(seed), "--output-dir", str(folder)]
+        for seed in self.seeds:  # whole seeds first
+            for name in names:
+                folder = run_folder(self.folder, name, seed)
+                options = [*COMMON.split(), *options_of(name, self.steps, self.agents), "--seed", str(seed)]
+                found[folder] = [*self.words, *options, "--output-dir", str(folder)]
         return found
 
 
@@ -85,24 +85,14 @@ def make_plan(own: argparse.Namespace, words: Sequence[str]) -> Plan:
 
 
 def finished(folder: Path, options: Sequence[str]) -> bool:
-    curve = learning_curve(folder)
-    return bool(curve) and curve[-1][0] == int(options[options.index("--steps") + 1])
-
-
-def start_training(folder: Path, options: Sequence[str]) -> subprocess.Popen:
-    """train.py in a process of its own, what it prints in train.log."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "train.args").write_text(" ".join(options), encoding="utf-8")
-    resume = ["--resume"] if (folder / "config.json").exists() else []
-    with open(folder / "train.log", "ab") as log:
-        command = [sys.executable, str(Path(__file__).with_name("train.py")), *options, *resume]
-        return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+    steps = options[options.index("--steps") + 1]
+    return [str(step) for step, *_ in learning_curve(folder)][-1:] == [steps]
 
 
 def run_trainings(runs: Mapping[Path, Sequence[str]], parallel: int) -> list[str]:
     """Run trainings, `parallel` at a time, until all have ended or somebody interrupts. No process is left behind.
 
-    Returns a message for each that failed.
+    What they print is in train.log, their options in train.args. Returns a message for each that failed.
     """
     waiting, running, failures = list(runs), dict[Path, subprocess.Popen](), list[str]()
     try:
@@ -110,7 +100,12 @@ def run_trainings(runs: Mapping[Path, Sequence[str]], parallel: int) -> list[str
             while waiting or running:
                 while waiting and len(running) < parallel:
                     folder = waiting.pop(0)
-                    running[folder] = start_training(folder, runs[folder])
+                    folder.mkdir(parents=True, exist_ok=True)
+                    (folder / "train.args").write_text(" ".join(runs[folder]), encoding="utf-8")
+                    command = [sys.executable, str(Path(__file__).with_name("train.py")), *runs[folder]]
+                    command += ["--resume"] if (folder / "config.json").exists() else []
+                    with open(folder / "train.log", "ab") as log:
+                        running[folder] = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
                 time.sleep(POLL)  # trainings take minutes
                 for folder in [folder for folder, process in running.items() if process.poll() is not None]:
                     bar.update()
@@ -121,7 +116,7 @@ def run_trainings(runs: Mapping[Path, Sequence[str]], parallel: int) -> list[str
         print(f"{len(waiting) + len(running)} runs are not finished; the same command goes on with them")
     finally:
         for process in running.values():
-            process.terminate()  # a training can be resumed no matter when it is stopped
+            process.terminate()  # it saves, and can be resumed no matter when it is stopped
         for process in running.values():
             try:
                 process.wait(10)
@@ -176,18 +171,15 @@ def write_page(results: dict, path: Path) -> None:
     markdown = table(results)
     path.with_suffix(".md").write_text(markdown, encoding="utf-8")
     say(markdown)
-    try:
-        from studies.figure import figure  # the only use of matplotlib
-    except ImportError as error:
-        raise ImportError(f"no figure ({error}): pip install -r requirements-dev.txt, then --page {path}") from None
+    from studies.figure import figure  # the only use of matplotlib (requirements-dev.txt); --page draws it later
+
     path.with_suffix(".svg").write_text(figure(results), encoding="utf-8")
     say(f"written: {path}, .md, .svg")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw, allow_abbrev=False)
     parser.add_argument("--quick", action="store_true", help="methods and a few other rows, 2 seeds, 20 steps")
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES), help="default: all of them")
     parser.add_argument("--seeds", type=int, nargs="+", metavar="N", help="default: 0 1 2 3 4 (quick: 0 1)")
@@ -199,8 +191,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     own, words = parser.parse_known_args(argv)
     # for the children: one thread each, no GPU, and no warning of tokenizers in forked processes
     os.environ.update(OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="", TOKENIZERS_PARALLELISM="false")
-    for number in (signal.SIGTERM, signal.SIGALRM):  # as Ctrl-C: the children end, and the table is written
-        signal.signal(number, signal.default_int_handler)
+    for ending in (signal.SIGTERM, signal.SIGALRM):  # as Ctrl-C: the children end, and the table is written
+        signal.signal(ending, signal.default_int_handler)
     signal.alarm(own.time_limit)
     with errors_in_one_line("experiments.py"):
         if own.page:

@@ -47,17 +47,15 @@ FILES = {
     "boards.jsonl": TREE,
 }
 CHARTS = (  # title, what it says, its metrics ("/reward": that of every agent), whether it is a share of 1
-    ("Success", "Held-out: one greedy chain a level, bars are ±1 standard error. Training: the best of K at every "
-     "action (chains: as sampled).", ("held-out", "training"), True),
+    ("Success", "Held-out: greedy, ±1 standard error. Training: the best of K at every action (chains: as sampled).",
+     ("held-out", "training"), True),
     ("Reward", "alpha · team + local, mean over all candidates of an agent.", ("/reward",), False),
     ("Team reward", "What the actions are worth to the task.", ("/team",), True),
     ("Held-out format", "Share of held-out answers that could be read.", ("/held-out format",), True),
-    ("Groups without a signal", "Share of groups whose K rewards are all equal: they teach nothing. Many are fine once "
-     "most levels are solved.", ("groups/dead_share",), True),
+    ("Groups without a signal", "All K rewards are equal: they teach nothing.", ("groups/dead_share",), True),
     ("Turns", "Mean turns that an environment took in training.", ("turns",), False),
     ("Entropy", "Nats a token. Near 0 with little solved: always the same answer.", ("/entropy",), False),
-    ("Log-prob gap", "Mean |engine - trainer| in nats a token. Above 0.1 the engine samples from other weights.",
-     ("/logprob_gap",), False),
+    ("Log-prob gap", "Mean |engine - trainer|, nats a token. Above 0.1: other weights.", ("/logprob_gap",), False),
     ("Gradient norm", "Before clipping.", ("/grad_norm",), False),
     ("Response length", "Tokens, mean over candidates.", ("/length",), False),
     ("Truncated responses", "Share cut off by --max-response-tokens.", ("/truncated",), True),
@@ -72,17 +70,13 @@ def fits(value: Any, example: Any) -> bool:
     """
     if isinstance(example, tuple):
         return any(fits(value, one) for one in example)
-    if isinstance(example, dict):
-        names = {*example, *(value if "*" in example and isinstance(value, dict) else ())} - {"*"}
-        return isinstance(value, dict) and all(
-            fits(value.get(name), example.get(name, example.get("*"))) for name in names
-        )
-    if isinstance(example, list):
-        return isinstance(value, list) and all(fits(item, example[0]) for item in value)
-    if isinstance(value, float) and isinstance(example, float):
-        return True
-    if isinstance(example, (int, float)) and not isinstance(example, bool):
-        return isinstance(value, (int, float)) and abs(value) < 2**53
+    if isinstance(example, dict) and isinstance(value, dict):
+        names = {*example, *(value if "*" in example else ())} - {"*"}
+        return all(fits(value.get(name), example.get(name, example.get("*"))) for name in names)
+    if isinstance(example, list) and isinstance(value, list):
+        return all(fits(item, example[0]) for item in value)
+    if type(example) in (int, float) and isinstance(value, (int, float)):
+        return -(2**53) < value < 2**53 or (type(example) is type(value) is float)
     return isinstance(value, type(example))
 
 
@@ -102,9 +96,7 @@ class Saved:
 
 
 def read_run(folder: Path) -> Saved:
-    """ValueError naming the file when the folder holds no run, no step was finished yet, or something is of another
-    kind than train.py writes.
-    """
+    """ValueError naming the file when there is no run, no finished step, or a row that train.py does not write."""
     config, found = load(folder), dict[str, list[Row]]()
     for name, example in FILES.items():
         path = folder / name
@@ -148,9 +140,8 @@ def facts(run: Saved) -> list[tuple[str, str]]:
     """What stands above the tree."""
     config, tested = run.config, [row for row in run.rows if "held-out" in row]
     found = [
-        ("Task", f"{config.task} ({config.workflow})"),
+        ("Task", f"{config.task} ({config.workflow}), {' '.join(config.model)}"),
         ("Sampling", f"{config.sampling}, K = {config.num_candidates}, at most {config.max_turns} turns"),
-        ("Model", " ".join(config.model)),
         ("Training", f"{run.steps}, {config.envs_per_step} environments each"),
     ]
     if tested:
@@ -164,24 +155,22 @@ def facts(run: Saved) -> list[tuple[str, str]]:
 
 def overlay(runs: Sequence[Saved]) -> list[tuple[str, str]]:
     """What stands above the curves of several runs: what each of them is, and the options that differ."""
-    found = [(str(run.folder), f"{run.config.task} ({run.config.workflow}), {run.steps}") for run in runs]
-    for option in asdict(runs[0].config):
-        values = [str(getattr(run.config, option)) for run in runs]
-        if len(set(values)) > 1:
-            found.append((option, " | ".join(values)))
-    return found
+    options = [{name: str(value) for name, value in asdict(run.config).items()} for run in runs]
+    differ = {name: [each[name] for each in options] for name in options[0]}
+    return [(str(run.folder), f"{run.config.task} ({run.config.workflow}), {run.steps}") for run in runs] + [
+        (name, " | ".join(values)) for name, values in differ.items() if len({*values}) > 1
+    ]
 
 
 def page(runs: Sequence[Saved]) -> str:
     """The whole page. Several runs share the charts, one line a run (or a run and role); trees are those of one."""
     several, first = len(runs) > 1, runs[0]
     names = [str(run.folder) if several else run.folder.resolve().name for run in runs]
+    labelled = [(run.rows, f"{name} " if several else "") for run, name in zip(runs, names, strict=True)]
     charts = []
     for title, note, metrics, share in CHARTS:
-        each = zip(runs, names, strict=True)
-        series = [line for run, name in each for line in lines(run.rows, metrics, f"{name} " if several else "")]
-        if series:
-            charts.append({"title": title, "note": note, "share": share, "series": series})
+        series = [line for rows, prefix in labelled for line in lines(rows, metrics, prefix)]
+        charts += [{"title": title, "note": note, "share": share, "series": series}] if series else []
     data = {
         "facts": overlay(runs) if several else facts(first),
         "charts": charts,

@@ -62,17 +62,14 @@ def rollout_metrics(
 
 def _agent_sums(agent: str, samples: Sequence[Sample]) -> dict[str, float]:
     """How many candidates of the agent were scored, and the sums of what is reported as their means."""
-    scored = [sample for sample in samples if sample.key.agent == agent and sample.valid]
-    sums: dict[str, float] = {"scored": len(scored)}
-    if scored:
-        for name in ("reward", "team", "local"):
-            sums[name] = fsum(getattr(sample, name) for sample in scored)
-        sums["length"] = fsum(len(sample.response_ids) for sample in scored)
-        sums["truncated"] = fsum(sample.truncated for sample in scored)
-    for name in dict.fromkeys(name for sample in scored for name in sample.info):
-        # a part that an environment reports under one of our own names does not replace it
-        sums.setdefault(name, fsum(sample.info.get(name, 0.0) for sample in scored))
-    return sums
+    parts = []
+    for sample in samples:
+        if sample.key.agent == agent and sample.valid:
+            ours = {"scored": 1.0, "reward": sample.reward, "team": sample.team, "local": sample.local}
+            ours |= {"length": len(sample.response_ids), "truncated": sample.truncated}
+            parts.append(ours | sample.info | ours)  # a part of the same name does not replace ours
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {"scored": 0} | {name: fsum(part.get(name, 0.0) for part in parts) for name in names}
 
 
 def groups_per_turn(groups: Mapping[Hashable, Sequence[Sample]]) -> dict[str, int]:
@@ -89,12 +86,10 @@ def alarms(row: Mapping[str, Any], policies: Sequence[str]) -> list[str]:
             f"{row['groups/dead_share']:.0%} of the groups have no signal (all K rewards are equal) and teach nothing: "
             "more candidates, other levels or a better start would help"
         )
-    gaps = {name: row.get(f"{name}/logprob_gap", 0.0) for name in policies}
-    return found + [
-        f"policy {name}: engine and trainer differ by {gap:.2f} nats a token"
-        for name, gap in gaps.items()
-        if gap > LOGPROB_GAP
-    ]
+    for name in policies:
+        if (gap := row.get(f"{name}/logprob_gap", 0.0)) > LOGPROB_GAP:
+            found.append(f"policy {name}: engine and trainer differ by {gap:.2f} nats a token")
+    return found
 
 
 def step_line(
@@ -141,8 +136,7 @@ class Clock:
         self.parts[part] += time.perf_counter() - started
 
     def seconds(self) -> dict[str, float]:
-        """Seconds of the step and of its parts, and the peak of memory in GB: of the process on a CPU; on a GPU what
-        torch allocated, the weights and the cache of vLLM included, asleep or not.
+        """Seconds of the step and of its parts, and the peak of memory in GB: of the process, on a GPU of torch there.
 
         `sample_s` consists of `generate_s`, `environment_s` (scoring, texts, tokens) and loading weights meanwhile
         (`load_s` - `sync_s`: policies that share an engine); `other_s` is in no part.

@@ -18,7 +18,7 @@ from typing import Any
 
 from envs import Env, Reward, mixed_reward
 from grouping import Sample, agent_turn_key, trajectory_key
-from rollout import Episode, Rollout, rollout_chains, rollout_tree
+from rollout import Rollout, rollout_chains, rollout_tree
 from sampling.requests import Generate
 
 
@@ -32,14 +32,9 @@ def turn_key(sample: Sample) -> Hashable:
     return sample.key.env, sample.key.turn
 
 
-def place_key(sample: Sample) -> Hashable:
-    """Environment, turn and agent, as in a tree, but for chains, which saw different prompts there."""
-    return sample.key
-
-
 def prompt_key(sample: Sample) -> Hashable:
-    """Agent- and turn-wise groups of chains that run side by side. They may only compare answers to one prompt, and
-    after the first action hardly any two chains share one, so most groups have a single member.
+    """Agent- and turn-wise groups of chains, which may only compare answers to one prompt: after the first action
+    hardly any two chains share one, so most groups have a single member.
     """
     return sample.key, tuple(sample.prompt_ids)
 
@@ -49,36 +44,27 @@ def rollout_parallel(envs: Sequence[Env], generate: Generate, *, alpha: float = 
     result = rollout_chains(envs, generate, alpha=alpha, **options)
     for episode in result.episodes:
         for sample in episode.samples:
-            sample.reward, sample.valid = mixed_reward(Reward(sample.team, sample.local), alpha), True
+            sample.reward, sample.valid = own_reward(sample, alpha), True
         if episode.ended == "infra":  # its last action could not be scored, the others could
             episode.samples[-1].valid = False
     return result
 
 
-def outcome(reward: Reward, alpha: float) -> float:
-    """1 for an action that solves the task, else 0 (the team reward is 1 exactly then)."""
-    return float(reward.team >= 1)
+def own_reward(sample: Sample, alpha: float) -> float:
+    return mixed_reward(Reward(sample.team, sample.local), alpha)
 
 
-def solved(episode: Episode, alpha: float) -> float:
-    """1 for a trajectory that solves the task, else 0."""
-    return float(episode.solved)
-
-
-def mean_reward(episode: Episode, alpha: float) -> float:
-    """The mean of alpha * team + local over the actions of a trajectory."""
-    return fmean(mixed_reward(Reward(sample.team, sample.local), alpha) for sample in episode.samples)
-
-
-SOLVING, SOLVED = partial(rollout_tree, mix=outcome), partial(rollout_chains, value=solved)
+DENSE = partial(rollout_chains, value=lambda episode, alpha: fmean(own_reward(s, alpha) for s in episode.samples))
+SOLVED = partial(rollout_chains, value=lambda episode, alpha: float(episode.solved))
+SOLVING = partial(rollout_tree, mix=lambda reward, alpha: float(reward.team >= 1))  # the team reward is 1 exactly then
 METHODS: dict[tuple[str, str, str], tuple[Callable[..., Rollout], Callable[[Sample], Hashable]]] = {
     ("tree", "agent_turn", "mixed"): (rollout_tree, agent_turn_key),  # AT-GRPO
     ("tree", "agent_turn", "dense"): (rollout_tree, agent_turn_key),
     ("tree", "agent_turn", "outcome"): (SOLVING, agent_turn_key),  # nothing to learn where nobody solves it
     ("chains", "trajectory", "mixed"): (rollout_chains, trajectory_key),  # GRPO
-    ("chains", "trajectory", "dense"): (partial(rollout_chains, value=mean_reward), trajectory_key),
+    ("chains", "trajectory", "dense"): (DENSE, trajectory_key),
     ("chains", "trajectory", "outcome"): (SOLVED, trajectory_key),
-    ("parallel", "agent_turn", "mixed"): (rollout_parallel, place_key),  # prompts of a group differ
+    ("parallel", "agent_turn", "mixed"): (rollout_parallel, lambda sample: sample.key),  # prompts of a group differ
     ("parallel", "prompt", "mixed"): (rollout_parallel, prompt_key),  # hardly any group has two members
     ("tree", "agent", "mixed"): (rollout_tree, agent_key),
     ("tree", "turn", "mixed"): (rollout_tree, turn_key),

@@ -38,7 +38,7 @@ def figure(results: dict[str, Any]) -> str:
             dots = [(step, value) for run in row["runs"] for step, value, _ in run["curve"]]
             curves.plot(*zip(*dots, strict=True), "o", color=line.get_color(), markersize=3, alpha=0.4)
         curves.set(xlabel="training steps", ylim=(0, 1))
-        if curves.get_legend_handles_labels()[1]:
+        if curves.lines:
             curves.legend(fontsize=8, ncols=2, frameon=False, loc="lower right", bbox_to_anchor=(1, 1))
         for place, row in enumerate(rows):
             values = list(success(row, common_step(row)).values())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -57,9 +57,8 @@ def collect(folder: Path, tables: Mapping[str, Sequence[Method]], seeds: Sequenc
         for section, part in tables.items()
         for row in part
     ]
-    claims = {claim: list(pair) for claim, pair in CLAIMS.items() if {*pair} <= {row["label"] for row in rows}}
     sessions = read_rows(folder / "sessions.jsonl")
-    return {"steps": steps, "seeds": list(seeds), "rows": rows, "claims": claims, "sessions": sessions}
+    return {"steps": steps, "seeds": list(seeds), "rows": rows, "claims": CLAIMS, "sessions": sessions}
 
 
 def numbers(row: Method, folder: Path, seed: int, steps: int) -> list[Record]:
@@ -72,18 +71,14 @@ def numbers(row: Method, folder: Path, seed: int, steps: int) -> list[Record]:
         curve = [[steps, *json.loads(played.read_text(encoding="utf-8"))]] if played.exists() else []
     if not curve or curve[-1][0] == 0:  # has only begun
         return []
-    metrics = [read_rows(run / "metrics.jsonl", ("step", *BUDGETS.values(), *GROUPS)) for run in runs]
-    every = [step for run in metrics for step in run]
+    needs = ("step", *BUDGETS.values(), *GROUPS)
+    every = [step for run in runs for step in read_rows(run / "metrics.jsonl", needs)]
     signal = sum(step["groups/trained"] for step in every)
-    found = {
-        "seed": seed,
-        "curve": curve,
-        "samples": fmean(step["samples"] for step in every),  # a step
-        "signal": signal / max(sum(step[kind] for step in every for kind in GROUPS), 1),
-    }
-    if not row.team:  # what it had spent at each point of its curve
-        found["spent"] = {
-            kind: [sum(step[name] for step in metrics[0] if step["step"] < at) for at, *_ in curve]
+    signal /= max(sum(step[kind] for step in every for kind in GROUPS), 1)
+    found = {"seed": seed, "curve": curve, "samples": fmean(step["samples"] for step in every), "signal": signal}
+    if not row.team:
+        found["spent"] = {  # at each point of its curve
+            kind: [sum(step[name] for step in every if step["step"] < at) for at, *_ in curve]
             for kind, name in BUDGETS.items()
         }
     return [found]
@@ -113,8 +108,7 @@ def trained(results: Record, section: str) -> list[Record]:
 
 
 def at_budget(row: Record, kind: str, results: Record) -> tuple[float, dict[int, float]]:
-    """The most that every run of the row's section has spent, and success by seed when so much was spent: on the line
-    between the evaluations before and after."""
+    """The most that every run of the row's section has spent, and success by seed on the line between evaluations."""
     limit = min(run["spent"][kind][-1] for other in trained(results, row["section"]) for run in other["runs"])
     curves = {run["seed"]: (run["spent"][kind], [value for _, value, _ in run["curve"]]) for run in row["runs"]}
     return limit, {seed: float(np.interp(limit, *curve)) for seed, curve in curves.items()}
@@ -143,10 +137,10 @@ def holm(ps: Sequence[float]) -> list[float]:
 # -------------------------------------------------------------------------------------------------------------- tables
 
 
-def markdown(rows: Iterable[Sequence[str]]) -> list[str]:
-    """The lines of a table, the header first."""
-    head, *others = [f"| {' | '.join(row)} |" for row in rows]
-    return [head, "|---" * (head.count("|") - 1) + "|", *others, ""]
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table."""
+    first, *others = [f"| {' | '.join(row)} |" for row in (head, *rows)]
+    return [first, "|---" * len(head) + "|", *others, ""]
 
 
 def with_se(values: Mapping[int, float]) -> str:
@@ -158,15 +152,14 @@ def table(results: Record) -> str:
     """The results as Markdown."""
     lines = ["# Methods and ablations, measured", ""]
     for section in dict.fromkeys(row["section"] for row in results["rows"]):
-        head = (section.lower(), "held-out success", "seeds", "each seed", "candidates a step", "signal")
-        lines += markdown([head, *(cells(row, results) for row in results["rows"] if row["section"] == section)])
+        head = [section.lower(), "held-out success", "seeds", "each seed", "candidates a step", "signal"]
+        lines += markdown(head, [cells(row, results) for row in results["rows"] if row["section"] == section])
     if rows := trained(results, "Methods"):
-        equal = {row["label"]: [at_budget(row, kind, results) for kind in BUDGETS] for row in rows}
-        limits = [f"after {at:,.0f} {kind}" for kind, (at, _) in zip(BUDGETS, equal[rows[0]["label"]], strict=True)]
-        pairs = ([label, *(with_se(values) for _, values in found)] for label, found in equal.items())
-        lines += markdown([("equal budgets", *limits), *pairs])
+        limits = [f"after {at_budget(rows[0], kind, results)[0]:,.0f} {kind}" for kind in BUDGETS]
+        equal = [[row["label"], *(with_se(at_budget(row, kind, results)[1]) for kind in BUDGETS)] for row in rows]
+        lines += markdown(["equal budgets", *limits], equal)
     if found := differences(results):
-        lines += markdown([("differences", "at equal steps", "at equal candidates", "p"), *found])
+        lines += markdown(["differences", "at equal steps", "at equal candidates", "p"], found)
     boards = sorted({str(n) for row in results["rows"] for run in row["runs"] for _, _, n in run["curve"]})
     lines += [NOTES.format(steps=results["steps"], boards=", ".join(boards))]
     return "\n".join([*lines, *(SESSION.format(**session) for session in results["sessions"]), ""])
@@ -194,19 +187,14 @@ def differences(results: Record) -> list[list[str]]:
         if rows.keys() >= {*labels}:
             better, worse, *shorter = (rows[label] for label in labels)
             step = common_step(better, worse)
-            steps = paired(success(better, step), success(worse, step))
+            pairs = [[success(row, step) for row in (better, worse)]]
             if shorter:  # two finished schedules
-                equal = paired(*(success(row, common_step(row)) for row in (better, *shorter)))
+                pairs.append([success(row, common_step(row)) for row in (better, *shorter)])
             else:  # one of them in the middle of its schedule
-                equal = paired(*(at_budget(row, "candidates", results)[1] for row in (better, worse)))
-            found.append((claim, steps, equal))
+                pairs.append([at_budget(row, "candidates", results)[1] for row in (better, worse)])
+            found.append((claim, *([one[seed] - two[seed] for seed in one if seed in two] for one, two in pairs)))
     ps = holm([t_test(steps)[1] if len(steps) > 1 else 1.0 for _, steps, _ in found])
     return [[claim, shown(a), shown(b), f"{p:.3f}"] for (claim, a, b), p in zip(found, ps, strict=True)]
-
-
-def paired(better: Mapping[int, float], worse: Mapping[int, float]) -> list[float]:
-    """The differences of the seeds that both have."""
-    return [better[seed] - worse[seed] for seed in better if seed in worse]
 
 
 def shown(values: Sequence[float]) -> str:

@@ -4,6 +4,7 @@ The rows are those of the table in docs/reproduce.md: files of recipes/rows/ tha
 """
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -63,9 +64,11 @@ def problems(task, folder):
     return made
 
 
-def factors(config):
+def candidates(config):
+    """Environments, agents, turns and candidates of a step, and their product."""
     agents = levels_of(config, training=False).held_out_env.agents
-    return [config.envs_per_step, len(agents), config.max_turns, config.num_candidates], agents
+    factors = [config.envs_per_step, len(agents), config.max_turns, config.num_candidates]
+    return factors, math.prod(factors), list(dict.fromkeys(policy_map(config, agents).values()))
 
 
 PAIRS = [(base, row) for base in BASES for row in ROWS if base.startswith("math") or not row.startswith("ensemble")]
@@ -74,15 +77,13 @@ PAIRS = [(base, row) for base in BASES for row in ROWS if base.startswith("math"
 @pytest.mark.parametrize(("base", "row"), PAIRS)
 def test_every_row_finds_its_place_and_samples_as_many_candidates(base, row, tmp_path):
     config = parse([*recipe(base, row), *problems(base.split("_1")[0].split("_8")[0], tmp_path)])
-    found, agents = factors(config)
-    names = list(dict.fromkeys(policy_map(config, agents).values()))
+    found, total, names = candidates(config)
     assert set().union(*place(names, 8).values()) == set(range(8))
     assert len(names) == (2 if "per role" in row else 1)
     grpo = "GRPO" in row and "AT-GRPO" not in row
     assert (config.sampling, config.grouping) == (("chains", "trajectory") if grpo else ("tree", "agent_turn"))
     assert config.reward == ("outcome" if "outcome" in row else "mixed")
-    _, written, total = ROWS[row]
-    assert (found, total) == (written, found[0] * found[1] * found[2] * found[3])
+    assert (found, total) == ROWS[row][1:]
     assert total <= 4096 < total + total // found[0], "as many environments as stay within the limit"
 
 
@@ -117,25 +118,13 @@ def test_a_recipe_is_the_setting_of_the_paper(base):
 
 @pytest.mark.parametrize("name", ONE_GPU)
 def test_rows_on_one_gpu_sample_as_many_candidates(name, tmp_path):
-    files = [[f"one_gpu/{name}"], [f"one_gpu/{name}", "rows/grpo"], [f"one_gpu/{name}", f"one_gpu/{name}_single_grpo"]]
-    for row in files:
-        config = parse(words(*row))
-        config = parse([*words(*row), *problems(config.task, tmp_path)])
-        (envs, agents, turns, candidates), _ = factors(config)
-        assert envs * agents * turns * candidates == ONE_GPU[name], row
+    for more in ([], ["rows/grpo"], [f"one_gpu/{name}_single_grpo"]):
+        argv = words(f"one_gpu/{name}", *more)
+        config = parse([*argv, *problems(parse(argv).task, tmp_path)])
+        assert candidates(config)[1] == ONE_GPU[name], more
 
 
 # ----------------------------------------------------------------------------------------------------------- rehearsal
-
-
-@pytest.fixture
-def talkative(monkeypatch):
-    """A random model says nothing that can be read: what it says stands for one of the replies of its role."""
-
-    def decode(team, agent, ids):
-        return REPLIES[agent.rstrip("_0123456789")][sum(ids) % 3]
-
-    monkeypatch.setattr(Team, "decode", decode)
 
 
 SMALL = (  # options that make any recipe small enough for a CPU; they follow the recipe's own and replace them
@@ -147,8 +136,12 @@ SMALL = (  # options that make any recipe small enough for a CPU; they follow th
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("base", "row"), [pair for pair in PAIRS if "8b" in pair[0] or pair[1].endswith("per role")])
-def test_every_row_runs(base, row, tmp_path, capsys, talkative):
-    """A training for a step; what is untrained is evaluated."""
+def test_every_row_runs(base, row, tmp_path, capsys, monkeypatch):
+    """A training for a step; what is untrained is evaluated.
+
+    A random model says nothing that can be read: what it says stands for one of the replies of its role.
+    """
+    monkeypatch.setattr(Team, "decode", lambda team, agent, ids: REPLIES[agent.rstrip("_0123456789")][sum(ids) % 3])
     task = base.rsplit("_", 1)[0]
     options = [*recipe(base, row), *SMALL.split(), *problems(task, tmp_path), "--output-dir", str(tmp_path / "run")]
     if "untrained" in row:
