@@ -15,13 +15,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from records.console import errors_in_one_line, half_up  # before torch: from here on Ctrl-C is quiet
+
+# isort: split
 import torch
 import tyro
 
 from distributed.world import start
-from options import UNTIED, Config, Text, Words, by_policy, errors_in_one_line, load, read, unchanged
-from prepare import first_models, held_out, input_files, levels_of, make_team, saved_models, scoring_pool
-from records.console import half_up
+from options import UNTIED, Config, Text, Words, by_policy, load, read, unchanged
+from prepare import held_out, input_files, levels_of, load_models, make_team, scoring_pool
 from records.log import say
 from records.run_folder import check_pins, is_checkpoint, locate
 from rollout import Evaluation
@@ -84,8 +86,7 @@ def load_team(argv: Sequence[str]) -> tuple[str, Options, Levels, Team]:
     config, checkpoint = parse(argv)
     levels = levels_of(config, training=False)
     world = start(config.device)
-    weights = saved_models(checkpoint) if checkpoint else first_models(config, levels, world)
-    team = make_team(config, levels.held_out_env.agents, world, weights)
+    team = make_team(config, levels.held_out_env.agents, world, load_models(config, levels, world, checkpoint))
     if checkpoint:
         check_pins(checkpoint.parents[1], input_files(replace(config, data=""), team.policies))
     return checkpoint.name if checkpoint else " ".join(config.model), config, levels, team

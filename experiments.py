@@ -27,8 +27,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from options import errors_in_one_line, parse
-from records.console import say
+from options import parse
+from records.console import errors_in_one_line, say
 from records.run_folder import append_row, read_object
 from studies.results import collect, learning_curve, play_path, run_folder, table
 from studies.rows import NEAR, SINGLE, TABLES, TURNS, Method, options_of

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import difflib
 import io
-import json
 import re
 import sys
 import time
-from collections.abc import Container, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr
+from collections.abc import Container, Sequence
+from contextlib import redirect_stderr
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 
+from records.run_folder import read_object
 from tasks.registry import TASKS, located
 
 Constant = Annotated[float, tyro.conf.Fixed]  # in the code, not on the command line
@@ -218,9 +218,9 @@ def parse(argv: Sequence[str] | None = None, methods: Container[tuple[str, str, 
     """
     words = sys.argv[1:] if argv is None else list(argv)
     config = read(Config, words, Config())
+    if config.resume and not config.output_dir:
+        raise ValueError("--resume needs --output-dir, the folder of the run to continue")
     if config.resume:
-        if not config.output_dir:
-            raise ValueError("--resume needs --output-dir, the folder of the run to continue")
         config = unchanged(load(Path(config.output_dir)), words, UNTIED)
     else:
         config = read(Config, words, load(Path(config.like)) if config.like else Config()).resolved()
@@ -268,28 +268,24 @@ def unchanged(saved: C, words: Sequence[str], free: Sequence[str]) -> C:
 def load(run: Path) -> Config:
     """The options that a run was started with. ValueError naming its config.json."""
     path = run / "config.json"
+    if not path.exists():
+        raise ValueError(f"{run} holds no run (no config.json)")
+    given = {name: tuple(value) if type(value) is list else value for name, value in read_object(path).items()}
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        given: Any = {name: tuple(value) if type(value) is list else value for name, value in values.items()}
         saved = Config(**given)
-    except FileNotFoundError:
-        raise ValueError(f"{run} holds no run (no config.json)") from None
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"{path}: not JSON ({error})") from None
-    except (TypeError, AttributeError):
+    except TypeError:
         raise ValueError(f"{path}: another version wrote it; commit 2d69621 is the last that reads old runs") from None
-    usual = asdict(replace(Config(), ranks=(1,)).resolved())
-    for name, value in asdict(saved).items():
-        if not _fits(value, usual[name]):
+    usual = asdict(Config(ranks=(1,)).resolved())
+    for name, value in given.items():
+        if not _same_kind(value, usual[name]):
             raise ValueError(f"{path}: {name} cannot be {value!r:.40}")
     return replace(saved, output_dir="", resume=False, like="")
 
 
-def _fits(value: Any, usual: Any) -> bool:
-    """Whether a value from a file is of the kind that an option has."""
+def _same_kind(value: Any, usual: Any) -> bool:
     if isinstance(usual, tuple):
-        return isinstance(value, tuple) and all(_fits(item, usual[0] if usual else "") for item in value)
-    return type(value) in ((int, float) if type(usual) is float else (type(usual),))
+        return isinstance(value, tuple) and all(type(item) is type([*usual, ""][0]) for item in value)
+    return type(value) is type(usual)
 
 
 def option(name: str) -> str:
@@ -305,25 +301,6 @@ def nearest(word: str, known: Sequence[str]) -> str:
     """The hint at the end of an error about a word that does not exist."""
     found = difflib.get_close_matches(word, known, 1)
     return f" (did you mean {found[0]}?)" if found else ""
-
-
-def out_of_memory(error: BaseException) -> bool:
-    return type(error).__name__ == "OutOfMemoryError"  # torch's own
-
-
-@contextmanager
-def errors_in_one_line(command: str) -> Iterator[None]:
-    """What is wrong with options, files, packages or memory ends a command with one line and exit code 1."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except Exception as error:
-        if not (isinstance(error, (ValueError, OSError, ImportError)) or out_of_memory(error)):
-            raise
-        lower = "lower --micro-batch-tokens or --engine-memory, or use --gradient-checkpointing or --adapter lora"
-        line = f"the GPU is out of memory: {lower}" if out_of_memory(error) else " ".join(str(error).split())
-        sys.exit(f"{command}: error: " + "".join(c if c.isprintable() else repr(c)[1:-1] for c in line))
 
 
 # ------------------------------------------------------------------------------------------------- policies and models
@@ -347,21 +324,18 @@ def policy_map(config: Config, agents: Sequence[str]) -> dict[str, str]:
 
 def by_policy(values: Sequence[str]) -> dict[str, str]:
     """{policy: what plays it at first} as --model says it, {"": what plays all} for one value."""
-    pairs = [match.groups() if (match := re.fullmatch(r"(\w+)=(.*)", value)) else ("", value) for value in values]
-    found = {str(name): str(source) for name, source in pairs}
+    pairs = [re.fullmatch(r"(?:(\w+)=)?(.*)", value, re.DOTALL) for value in values]
+    found = {match[1] or "": match[2] for match in pairs if match}
     if len(found) < len(values) or not all(found.values()) or ("" in found and len(found) > 1) or not found:
         raise ValueError(f"--model {' '.join(values)}: give one NAME for all policies, or POLICY=NAME once for each")
     return found
 
 
 def sources(config: Config, policies: Sequence[str]) -> dict[str, str]:
-    """{policy: what plays it at first} for these policies. ValueError naming one that does not exist or is missing."""
+    """{policy: what plays it at first} for these policies. ValueError unless each of them has a model."""
     found = by_policy(config.model)
     if "" in found:
         return dict.fromkeys(policies, found[""])
-    for name in {**found, **dict.fromkeys(policies)}:
-        if name not in policies or name not in found:
-            what = f"no model for {name}" if name in policies else f"no policy {name}{nearest(name, policies)}"
-            there = f"the policies are {', '.join(policies)} (--policies)"
-            raise ValueError(f"--model {' '.join(config.model)}: {what}; {there}")
+    if {*found} != {*policies}:
+        raise ValueError(f"--model {' '.join(config.model)}: the policies are {', '.join(policies)} (--policies)")
     return {name: found[name] for name in policies}

@@ -18,7 +18,6 @@ from distributed.exchange import gather_episodes
 from distributed.world import World, place
 from envs import TASKS
 from model import lora, tiny
-from model.loading import load_model
 from model.lora import load_whole
 from model.policy import LogProbs, Policy, make_policy
 from options import Config, policy_map, sources
@@ -88,8 +87,8 @@ class Run:
         self.saved = step
 
     def write_config(self) -> None:
-        text = json.dumps(asdict(self.config), indent=1)
-        run_folder.on_main(self.team.world, lambda: run_folder.write_text(self.log.run / "config.json", text))
+        if self.team.world.main:
+            run_folder.write_text(self.log.run / "config.json", json.dumps(asdict(self.config), indent=1))
 
 
 def prepare(config: Config, world: World, folder: Path, stop: Stop) -> Run:
@@ -106,15 +105,15 @@ def prepare(config: Config, world: World, folder: Path, stop: Stop) -> Run:
     pool, agents = scoring_pool(config, levels), levels.training_env.agents
     if config.task not in TASKS and (mistakes := check(levels.training_env.copy, config.task)):
         raise ValueError(f"--task {config.task}: {mistakes[0]} (python -m tools.check {config.task} lists all)")
-    track = run_folder.on_main(world, lambda: make_tracker(config.track, folder, asdict(config), done))
-    weights = saved_models(checkpoint) if checkpoint else first_models(config, levels, world)
-    team = make_team(config, agents, world, weights)
+    track = make_tracker(config.track if world.main else "none", folder, asdict(config), done)
+    team = make_team(config, agents, world, load_models(config, levels, world, checkpoint))
     if small and world.size == 1 and "OMP_NUM_THREADS" not in os.environ:
         for policy in team.policies.values():
             policy.threads = None  # the first update looks how many it takes; a resumed run has it in its checkpoint
     save_bases(team.policies, folder)
     inputs = {file for part in world.gather(input_files(config, team.policies)) for file in part}
-    run_folder.on_main(world, lambda: (run_folder.check_pins if config.resume else run_folder.pin)(folder, inputs))
+    if world.main:
+        (run_folder.check_pins if config.resume else run_folder.pin)(folder, inputs)
     log = Log(
         folder, world, config, agents, list(team.ranks_of), team.decode,
         lambda step, i: levels.training(config.seed, step, i, config.envs_per_step), levels.held_out, track,
@@ -123,14 +122,14 @@ def prepare(config: Config, world: World, folder: Path, stop: Stop) -> Run:
     run = Run(config, team, levels, pool, log, stop, done, saved=done)
     if checkpoint:
         load_optimizers(checkpoint, team.policies)
-        log.cut(done)
+        log.begin(done)
         run.write_config()
         log.say(f"resuming after step {done}")
     else:
         env = levels.training(config.seed, 0, 0, config.envs_per_step)
         prompt = team.tokenizers[team.policy_of[agents[0]]].decode(team.encode(agents[0], env.observe(agents[0])))
         log.say(f"the first prompt, as the model sees it:\n{prompt}")
-        log.clear()
+        log.begin()
     return run
 
 
@@ -234,31 +233,16 @@ def make_engines(config: Config, policies: dict[str, Policy]) -> dict[str, Engin
         parts = [(key, architecture[key]) for key in sorted({*architecture} - NAMES)]
         kinds[name] = str(parts + sorted(policy.stop_ids))
     engines: dict[str, Engine] = {}
-    for kind, policy in {kinds[name]: policies[name] for name in reversed(kinds)}.items():  # the first of each kind
+    for name, policy in policies.items():
+        if kinds[name] in engines:
+            continue
         if config.engine == "vllm":  # a large engine leaves the GPU to the update, which two cannot take turns in
             large = sum(shape.numel() for shape in policy.shapes.values()) >= SLEEPS and len({*kinds.values()}) == 1
             sleep, limit = large and alone_on_the_gpu(), config.max_response_tokens
-            engines[kind] = VllmEngine(policy, limit, memory=config.engine_memory, sleep=sleep)
+            engines[kinds[name]] = VllmEngine(policy, limit, memory=config.engine_memory, sleep=sleep)
         else:
-            engines[kind] = TransformersEngine(policy, config.max_response_tokens)
+            engines[kinds[name]] = TransformersEngine(policy, config.max_response_tokens)
     return {name: engines[kind] for name, kind in kinds.items()}
-
-
-def saved_models(checkpoint: Path) -> Load:
-    """How the policies of a checkpoint go on."""
-    bases: dict[str, Loaded] = {}
-
-    def load(name: str) -> Loaded:
-        folder = checkpoint / name
-        if not lora.is_adapter(folder):
-            return load_model(str(folder))
-        source = lora.base_of(folder)
-        model, tokenizer = bases[source] = bases.get(source) or load_model(source)
-        lora.load_adapter(model, name, folder)
-        model.name_or_path = source
-        return model, tokenizer
-
-    return load
 
 
 def save_bases(policies: Mapping[str, Policy], run: Path) -> None:
@@ -270,39 +254,41 @@ def save_bases(policies: Mapping[str, Policy], run: Path) -> None:
             policy.model.name_or_path = str(folder.resolve())
 
 
-def first_models(config: Config, levels: Levels, world: World) -> Load:
-    """How the policies start: as `--model` says, warm-started once for all that start from the same model.
+def load_models(config: Config, levels: Levels, world: World, checkpoint: Path | None = None) -> Load:
+    """How the policies go on from a checkpoint of their run; without one how they start, as `--model` says.
 
-    Policies of runs are not warm-started, and in a team with the tiny model only that one is: it alone has no idea of
-    how to answer. All ranks call it. ValueError on a policy without a model.
+    What starts from one model is warm-started once. Policies of other runs are not, and in a team with the tiny model
+    only that one is: it alone has no idea of how to answer. All ranks call it. ValueError on a policy without a model.
     """
-    policy_of = policy_map(config, levels.training_env.agents)
-    folders = sources(config, list(dict.fromkeys(policy_of.values())))
-    models = [source for source in dict.fromkeys(folders.values()) if not run_folder.locate(source)]
+    names = list(dict.fromkeys(policy_map(config, levels.training_env.agents).values()))
+    folders = {name: str(checkpoint / name) for name in names} if checkpoint else sources(config, names)
+    imitates = "tiny" if "tiny" in folders.values() else config.warm_start and "all"
+    loaded: dict[str, Loaded] = {}
+    lasting: set[str] = set()  # what anybody can load by its name: the run need not keep a copy (`save_bases`)
     for name, source in folders.items():
-        if checkpoint := run_folder.locate(source):  # a policy of a run
-            agents = [agent for agent, owner in policy_of.items() if owner == name]
-            part = run_folder.policy_folder(checkpoint, agents)
+        if found := run_folder.locate(source):  # a policy of a run
+            part = run_folder.policy_folder(found, name)
             run_folder.check_pins(part.parents[2], (part.parents[2] / "bases").rglob("*.safetensors"))
             folders[name] = str(part)
-    imitating = [source for source in models if source == "tiny"] or (models if config.warm_start else [])
-    loaded = {source: warm_started(source, config, levels, world) for source in imitating}
-    # what anybody can load by its name: the run need not keep a copy (`save_bases`)
-    lasting = {name for name in models if name not in imitating and not lora.is_adapter(Path(name))}
+        elif imitates in (source, "all"):
+            loaded[source] = loaded.get(source) or warm_started(source, config, levels, world)
+        elif not lora.is_adapter(Path(source)):
+            lasting.add(source)
 
-    def load_first(name: str) -> Loaded:
-        source = folders[name]
-        if config.adapter == "lora":  # one model for all policies that start from it
-            model, tokenizer = loaded[source] = loaded.get(source) or load_whole(source)
-            known = str(Path(source).resolve()) if Path(source).is_dir() else source
-            model.name_or_path = known if source in lasting else ""
-            return model, tokenizer
-        if source not in loaded:
-            return load_whole(source)
-        model, tokenizer = loaded[source]
-        return copy.deepcopy(model), tokenizer
+    def load(name: str) -> Loaded:
+        folder = base = folders[name]
+        if continued := checkpoint is not None and lora.is_adapter(Path(folder)):
+            lasting.add(base := lora.base_of(Path(folder)))
+        model, tokenizer = loaded.get(base) or load_whole(base)
+        if config.adapter == "none":
+            return copy.deepcopy(model) if base in loaded else model, tokenizer
+        loaded[base] = model, tokenizer  # one model for all policies that start from it
+        if continued:
+            lora.load_adapter(model, name, Path(folder))
+        model.name_or_path = (str(Path(base).resolve()) if Path(base).is_dir() else base) if base in lasting else ""
+        return model, tokenizer
 
-    return load_first
+    return load
 
 
 def warm_started(source: str, config: Config, levels: Levels, world: World) -> Loaded:

@@ -20,8 +20,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from options import Config, errors_in_one_line, load
-from records.console import half_up, say
+from options import Config, load
+from records.console import errors_in_one_line, half_up, say
 from records.run_folder import read_object, read_rows, write_text
 
 Row = dict[str, Any]

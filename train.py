@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from grouping import assign_advantages, group_samples
-from options import Config, errors_in_one_line, parse
+from options import Config, parse
+from records.console import errors_in_one_line, half_up
 from records.stop import Stop, speaks
 from studies.ablations import METHODS
 
@@ -34,7 +35,6 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from distributed.exchange import share_samples
 from distributed.world import start
 from prepare import Run, prepare
-from records.console import half_up
 from records.metrics import Clock, groups_per_turn, rollout_metrics
 from records.run_folder import open_run
 from update import update

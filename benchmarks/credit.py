@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from distributed.world import World
 from envs import Env
 from options import parse
-from prepare import first_models, levels_of, make_team
+from prepare import levels_of, load_models, make_team
 from rollout import rollout_chains
 from sampling.requests import Generate, Request
 from sampling.team import Team
@@ -54,7 +54,7 @@ def share_between(groups: list[list[float]]) -> tuple[float, float]:
 def main() -> None:
     config = parse(["--workflow", "single", "--max-turns", "4", "--seed", str(SEED), "--device", "cpu"])
     task, world = levels_of(config), World()
-    team = make_team(config, task.training_env.agents, world, first_models(config, task, world))
+    team = make_team(config, task.training_env.agents, world, load_models(config, task, world))
     generate = team.sampler(1.0)
     boards = [(n, task.held_out(n)) for n in range(BOARDS)]
     parts = [share_between(returns_by_first_answer(board, n, generate, team, config.max_turns)) for n, board in boards]

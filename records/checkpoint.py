@@ -37,7 +37,8 @@ from distributed.world import World
 from model.policy import Policy
 from records.run_folder import checkpoints, read_rows, step_of, write_text
 
-LOGS = ("metrics.jsonl", "timing.jsonl", "trees.jsonl", "evaluations.jsonl", "boards.jsonl")
+STEPS = ("metrics.jsonl", "timing.jsonl", "trees.jsonl")  # logs with rows of steps
+EVALUATIONS = ("evaluations.jsonl", "boards.jsonl")  # and of evaluations
 OPTIMIZER = "optimizer.safetensors"
 
 
@@ -62,7 +63,7 @@ def save_checkpoint(
             policy.save(temporary / name)
             save_optimizer(policy, temporary / name / OPTIMIZER)
         world.barrier()
-        for path in world.mine(sorted([*temporary.rglob("*"), *map(run.joinpath, LOGS)])):
+        for path in world.mine(sorted([*temporary.rglob("*"), *(run / name for name in STEPS + EVALUATIONS)])):
             if path.is_file():
                 to_disk(path)  # before the rename makes it visible
         world.barrier()
@@ -76,10 +77,9 @@ def save_checkpoint(
         os.replace(temporary, final)
         write_text(folder / "latest", final.name)
         to_disk(folder)
-        kept = [path for path in checkpoints(run) if step_of(path) <= step][-keep:]
-        for path in checkpoints(run):  # newer ones are left over where a run went on from an older one
-            if path not in kept:
-                shutil.rmtree(path)
+        older = [path for path in checkpoints(run) if step_of(path) <= step]
+        for path in {*checkpoints(run)} - {*older[-keep:]}:  # also newer ones, where a run went on from an older one
+            shutil.rmtree(path)
     world.barrier()
     return final
 
@@ -100,14 +100,10 @@ def save_optimizer(policy: Policy, path: Path) -> None:
         for kind, value in policy.optimizer.state.get(weight, {}).items():
             tensor = full(value)
             if policy.rank == 0:
-                whole[f"{name}/{kind}"] = _plain(tensor).cpu().contiguous()
+                plain = tensor.dequantize() if hasattr(tensor, "codes") else tensor  # moments in eight bits
+                whole[f"{name}/{kind}"] = plain.cpu().contiguous()
     if policy.rank == 0:
         save_file(whole, path, {"threads": str(policy.threads or 0)})
-
-
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Moments in eight bits as float32: they are rounded once more when they are read."""
-    return tensor.dequantize() if hasattr(tensor, "codes") else tensor
 
 
 def load_optimizers(checkpoint: Path, policies: Mapping[str, Policy]) -> None:
@@ -139,14 +135,9 @@ def _restore(policy: Policy, saved: Any) -> None:
     for name, weight in policy.parameters():
         for kind, value in policy.optimizer.state[weight].items():
             whole = saved.get_tensor(f"{name}/{kind}")
-            if whole.shape != value.shape:
-                raise ValueError(f"{name}/{kind} has the shape {tuple(whole.shape)}, not {tuple(value.shape)}")
             if isinstance(value, DTensor):  # this rank's part
                 whole = distribute_tensor(whole, value.device_mesh, value.placements, src_data_rank=None).to_local()
             local(value).copy_(whole)
-
-
-# ----------------------------------------------------------------------------------------------------------------- logs
 
 
 def cut_log(path: Path, step: int) -> None:

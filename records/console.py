@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from decimal import ROUND_HALF_UP, Decimal
+from traceback import format_exception
 
 from tqdm import tqdm
+
+from envs import InfraError
 
 
 def printable(text: str) -> str:
@@ -22,6 +27,32 @@ def say(text: str) -> None:
     encoding = sys.stdout.encoding or "utf-8"  # letters that it lacks are written as escapes
     tqdm.write(printable(text).encode(encoding, "backslashreplace").decode(encoding))
     sys.stdout.flush()
+
+
+@contextmanager
+def errors_in_one_line(command: str) -> Iterator[None]:
+    """What is wrong with options, files, packages or memory ends a command with one line and exit code 1."""
+    try:
+        yield
+    except Exception as error:
+        if not (isinstance(error, (ValueError, OSError, ImportError, InfraError)) or out_of_memory(error)):
+            raise
+        lower = "lower --micro-batch-tokens or --engine-memory, or use --gradient-checkpointing or --adapter lora"
+        line = f"the GPU is out of memory: {lower}" if out_of_memory(error) else " ".join(str(error).split())
+        sys.exit(printable(f"{command}: error: {line}"))
+
+
+def out_of_memory(error: BaseException) -> bool:
+    return type(error).__name__ == "OutOfMemoryError"  # torch's own
+
+
+def _last_words(kind: type, error: BaseException, trace: object) -> None:
+    # Ctrl-C ends every command without a traceback, also while it imports torch
+    if kind is not KeyboardInterrupt:
+        sys.stderr.write(printable("".join(format_exception(error))))
+
+
+sys.excepthook = _last_words
 
 
 def half_up(value: float, digits: int = 2) -> str:

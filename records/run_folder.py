@@ -7,73 +7,62 @@ import hashlib
 import json
 import os
 import re
-import socket
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from options import Config, option
+from records.console import say
 
 if TYPE_CHECKING:
     from distributed.world import World
+    from options import Config
 
 
 @contextmanager
 def open_run(config: Config, world: World) -> Iterator[Path]:
     """The folder of a run, for this training alone as long as the context lasts. All ranks call it.
 
-    ValueError, the same on all ranks, when they were started with different options (device and folders apart), when
-    another process has the folder, when it holds a run already, and on links in it.
+    ValueError when ranks were started with different options (device and folders apart); on rank 0 also when another
+    process has the folder, when it holds a run already, and on links in it. A new folder in which nothing was written
+    is gone afterwards.
     """
     first, *others = world.gather(asdict(config))
     for rank, other in enumerate(others, 1):
         for name, value in other.items():
             one, two = (Path(v).name if isinstance(v, str) else v for v in (first[name], value))
             if one != two and name not in ("device", "output_dir"):
-                raise ValueError(f"{option(name)} is {first[name]} on rank 0, but {value} on rank {rank}")
+                option = f"--{name.replace('_', '-')}"
+                raise ValueError(f"{option} is {first[name]} on rank 0, but {value} on rank {rank}")
     folder = Path(first["output_dir"])  # of rank 0: its default holds the time of day
-    with ExitStack() as held:
-
-        def take() -> None:
-            if not config.resume and (folder / "config.json").exists():
-                raise ValueError(f"--output-dir {folder} already holds a run: add --resume, or name another folder")
-            folder.mkdir(parents=True, exist_ok=True)
-            if links := [path for path in folder.rglob("*") if path.is_symlink()]:
-                raise ValueError(f"{links[0]} is a link, and what is written there lands somewhere else: remove it")
-            lock(held.enter_context(open(folder / ".lock", "a+", encoding="utf-8")), folder)
-
-        on_main(world, take)
+    if not world.main:
         yield folder
+        return
+    if not config.resume and (folder / "config.json").exists():
+        raise ValueError(f"--output-dir {folder} already holds a run: add --resume, or name another folder")
+    new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    if links := [path for path in folder.rglob("*") if path.is_symlink()]:
+        raise ValueError(f"{links[0]} is a link, and what is written there lands somewhere else: remove it")
+    with open(folder / ".lock", "a") as file:
+        lock(file, folder)
+        try:
+            yield folder
+        finally:
+            if new and os.listdir(folder) == [".lock"]:
+                shutil.rmtree(folder)
 
 
 def lock(file: IO[str], folder: Path) -> None:
     """Keep other trainings out until this file is closed or its process ends. ValueError when another one has it."""
-    file.seek(0)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        owner = file.read(80)
-        raise ValueError(f"--output-dir {folder}: a training is running there ({owner}); name another folder") from None
+        raise ValueError(f"--output-dir {folder}: a training is running there; name another folder") from None
     except OSError as error:  # some network file systems have no locks
-        print(f"note: {folder} cannot be locked ({error}); start nothing else there", flush=True)
-    file.truncate(0)
-    file.write(f"process {os.getpid()} on {socket.gethostname()}")
-    file.flush()
-
-
-def on_main(world: World, action: Callable[[], Any]) -> Any:
-    """What rank 0 does, and None on the others; what it refuses is refused by all, with the same ValueError."""
-    problem = result = None
-    if world.main:
-        try:
-            result = action()
-        except (ValueError, OSError) as error:
-            problem = str(error)
-    if refused := world.gather(problem)[0]:
-        raise ValueError(refused)
-    return result
+        say(f"note: {folder} cannot be locked ({error}); start nothing else there")
 
 
 # --------------------------------------------------------------------------------------------------------------- inputs
@@ -169,43 +158,37 @@ def checkpoints(run: Path) -> list[Path]:
 def latest_checkpoint(run: Path) -> Path:
     """The checkpoint that `latest` names. ValueError when there is none."""
     pointer, found = run / "checkpoints" / "latest", {path.name: path for path in checkpoints(run)}
-    if not found:
-        raise ValueError(f"{run}: no complete checkpoint in its folder checkpoints/")
-    name = pointer.read_text(encoding="utf-8", errors="replace").strip()
+    name = pointer.read_text(encoding="utf-8", errors="replace").strip() if pointer.exists() else ""
     if name not in found:
-        raise ValueError(f"{pointer}: names no checkpoint; there are {', '.join(found)}")
+        raise ValueError(f"{pointer}: names no complete checkpoint; there are {', '.join(found) or 'none'}")
     return found[name]
 
 
 def locate(source: str) -> Path | None:
-    """The checkpoint that a name stands for; None for a model.
+    """The checkpoint that a name stands for; None for a model. ValueError on a step that is not there.
 
-    runs/a, runs/a@100, runs/a/checkpoints/step-000100, or the folder of a policy in one. ValueError on a step that is
-    not there.
+    runs/a, runs/a@100, runs/a/checkpoints/step-000100, or the folder of a policy in one.
     """
     path, (name, _, step) = Path(source), source.rpartition("@")
     if name and not path.exists():
         found = {str(step_of(checkpoint)): checkpoint for checkpoint in checkpoints(Path(name))}
         if step not in found:
-            there = f"there are {', '.join(found)}" if found else f"{name} has none"
-            raise ValueError(f"{source}: no checkpoint of step {step!r} (RUN@STEP); {there}")
+            there = ", ".join(found) or "none"
+            raise ValueError(f"{source}: no checkpoint of step {step!r} (RUN@STEP); there are {there}")
         return found[step]
     if is_checkpoint(path) or is_checkpoint(path.parent):
         return path
     return latest_checkpoint(path) if (path / "checkpoints").is_dir() else None
 
 
-def policy_folder(checkpoint: Path, agents: Iterable[str]) -> Path:
-    """The policy of a checkpoint that plays these agents: the only one, or the one with the name of their role.
+def policy_folder(checkpoint: Path, name: str) -> Path:
+    """Who plays this policy: the one of its name in a checkpoint, or its only one, or the folder that is one itself.
 
     ValueError when there is none.
     """
     if not is_checkpoint(checkpoint):
-        return checkpoint  # it is one
-    there = sorted(path.name for path in checkpoint.iterdir() if path.is_dir())
-    roles = {re.sub(r"_\d+$", "", agent) for agent in agents}
-    names = there if len(there) == 1 else [name for name in there if roles == {name}]
-    if not names:
-        how = f"name one of {', '.join(there)} by its folder"
-        raise ValueError(f"{checkpoint}: no policy there plays {', '.join(agents)}; {how}")
-    return checkpoint / names[0]
+        return checkpoint
+    there = {path.name: path for path in sorted(checkpoint.iterdir()) if path.is_dir()}
+    if name not in there and len(there) != 1:
+        raise ValueError(f"{checkpoint}: no policy {name} there; name one of {', '.join(there)} by its folder")
+    return there.get(name) or there.popitem()[1]

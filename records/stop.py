@@ -7,23 +7,18 @@ import os
 import shlex
 import signal
 import sys
-import time
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
-from options import Config, errors_in_one_line, out_of_memory
+from options import Config
+from records.console import errors_in_one_line, out_of_memory, say
 from tasks.registry import TASKS
 
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)  # of a disk
 
 
 class Stopped(BaseException):
-    """Somebody wants the program to end; `number` is the signal."""
-
-    def __init__(self, number: int):
-        super().__init__(signal.Signals(number).name)
-        self.number = number
+    """Somebody wants the program to end: Stopped(number of the signal)."""
 
 
 class Stop:
@@ -35,25 +30,24 @@ class Stop:
     """
 
     def __init__(self, config: Config) -> None:
-        self.config, self.number, self.came = config, 0, 0.0
+        self.config, self.number = config, 0
         self.patient = self.begun = False
-        self.before: dict[int, Any] = {}
 
     def __enter__(self) -> Stop:
-        self.before = {number: signal.signal(number, self._receive) for number in (signal.SIGINT, signal.SIGTERM)}
+        self.before = [(number, signal.signal(number, self._receive)) for number in (signal.SIGINT, signal.SIGTERM)]
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
-        for number, handler in self.before.items():
+        for number, handler in self.before:
             signal.signal(number, handler)
         if isinstance(error, Stopped):
             if speaks():
-                print(how_to_go_on(self.config), flush=True)
+                say(how_to_go_on(self.config))
             from torch import distributed  # not at the top: --help needs no torch
 
             if distributed.is_initialized():  # the other ranks may wait in the middle of anything: nobody can close it
-                os._exit(128 + error.number)
-            sys.exit(128 + error.number)
+                os._exit(128 + error.args[0])
+            sys.exit(128 + error.args[0])
         if isinstance(error, SystemExit):  # ours come before or after: this is a task's own code, and no success
             raise RuntimeError(f"--task {self.config.task}: its code called sys.exit({error.code!r})") from error
         if error and (not self.begun or getattr(error, "errno", 0) in FULL or out_of_memory(error)):
@@ -61,14 +55,11 @@ class Stop:
                 raise error
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.number:
-            if "TORCHELASTIC_RUN_ID" in os.environ and time.monotonic() - self.came < 1:
-                return  # the terminal sent one Ctrl-C to everybody, and torchrun passes it on
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-        self.number, self.came = number, time.monotonic()
+        self.number = number
         if not self.patient:
             raise Stopped(number)
+        for each, _ in self.before:  # torchrun passes on what the terminal has sent to everybody: that is no second one
+            signal.signal(each, signal.SIG_IGN if "TORCHELASTIC_RUN_ID" in os.environ else signal.SIG_DFL)
         if speaks():
             os.write(2, b"\nstopping: this step is finished and saved first; once more ends at once\n")
 

@@ -23,17 +23,18 @@ def make_tracker(name: str, run: Path, options: dict[str, Any], step: int) -> Tr
     if name == "tensorboard":  # points that a resumed run makes again are marked as void
         writer = module.SummaryWriter(str(run / "tensorboard"), purge_step=step and step + 1)
 
-        def log(row: dict[str, float], step: int) -> None:
-            for key, value in row.items():
+        def log(row: Mapping[str, Any], step: int) -> None:
+            for key, value in numbers(row):
                 writer.add_scalar(key, value, step)
             writer.flush()
-    else:  # the name of a run may come twice, its id may not
-        path = run / "wandb_id"
-        if not step or not path.exists():
-            path.write_text(uuid4().hex)
-        module.init(project="at-grpo", name=run.name, id=path.read_text(), config=options, resume="allow")
 
-        def log(row: dict[str, float], step: int) -> None:
-            module.log(row, step=step)
+        return log
+    path = run / "wandb_id"  # the name of a run may come twice, its id may not
+    if not step or not path.exists():
+        path.write_text(uuid4().hex)
+    module.init(project="at-grpo", name=run.name, id=path.read_text(), config=options, resume="allow")
+    return lambda row, step: module.log(dict(numbers(row)), step=step)
 
-    return lambda row, step: log({k: float(v) for k, v in row.items() if isinstance(v, Real) and k != "step"}, step)
+
+def numbers(row: Mapping[str, Any]) -> list[tuple[str, float]]:
+    return [(name, float(value)) for name, value in row.items() if isinstance(value, Real) and name != "step"]

@@ -6,13 +6,16 @@ import re
 import shutil
 
 import pytest
-from helpers import lines
+import torch
+from helpers import lines, refuses
 
 import evaluate
 import train
-from envs import make_env
+from options import load
+from prepare import levels_of
 from records.console import half_up
 from records.run_folder import latest_checkpoint
+from sampling.transformers_engine import choose
 
 RUN = (
     "--steps 1 --envs-per-step 2 --num-candidates 2 --warm-start 20 --eval-envs 12 --max-turns 2 "
@@ -27,15 +30,6 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "run"
     train.main([*RUN.split(), *BOARD.split(), "--output-dir", str(folder)])
     return folder
-
-
-def refuses(*argv):
-    """The message of a command that must not start. Any other exception than SystemExit is a traceback for the user."""
-    with pytest.raises(SystemExit) as exit_:
-        evaluate.main([str(value) for value in argv])
-    message = str(exit_.value.code)
-    assert message.startswith("evaluate.py: error: ")
-    return message
 
 
 def rows(path):
@@ -74,25 +68,6 @@ def test_samples_repeat_and_count_environments(run, capsys):
     assert sum(json.loads(ended[1].replace("'", '"')).values()) == 15
 
 
-def test_every_role_gets_its_own_policy_back(tmp_path, capsys):
-    train.main(
-        [
-            *RUN.split(),
-            *BOARD.split(),
-            "--warm-start",
-            "1",
-            "--policies",
-            "per_role",
-            "--output-dir",
-            str(tmp_path / "roles"),
-        ]
-    )
-    printed = lines(capsys, tmp_path / "roles", "--envs", 4)
-    for agent in ("tool_user", "planner"):
-        assert re.search(rf"policy {agent} \(\S+ parameters\) plays {agent}(;|$)", printed[0])
-    assert "(n=4, se " in printed[-1]
-
-
 def test_a_model_folder_is_the_team_of_its_run(run, capsys):
     model = latest_checkpoint(run) / "shared"
     of_model = lines(
@@ -123,21 +98,41 @@ def test_a_model_folder_is_the_team_of_its_run(run, capsys):
     ],
 )
 def test_a_run_keeps_its_own_options(run, options, message):
-    assert message in refuses(run, *options.split())
+    assert message in refuses(evaluate.main, run, *options.split())
 
 
-def test_a_source_that_is_missing_is_named(tmp_path):
-    assert str(tmp_path / "missing") in refuses(tmp_path / "missing")
+def test_a_source_without_a_model_is_named(run, tmp_path):
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    shutil.copy(run / "config.json", tmp_path / "run")
+    for name, words in (("missing", "no such folder"), ("", str(tmp_path)), ("run", "names no complete checkpoint")):
+        assert words in refuses(evaluate.main, tmp_path / name)
 
 
-def test_a_folder_that_holds_no_model_is_named(tmp_path):
-    assert str(tmp_path) in refuses(tmp_path)
+def test_an_engine_can_be_chosen_for_a_run_and_nothing_else(run, monkeypatch):
+    seen = []
+
+    def make_team(config, *rest):
+        seen.append((config.engine, config.engine_memory, config.max_turns))
+        raise ValueError("seen")
+
+    monkeypatch.setattr(evaluate, "make_team", make_team)
+    refuses(evaluate.main, run, "--engine", "vllm", "--engine-memory", "0.5")
+    refuses(evaluate.main, "some/model", "--engine", "vllm", "--engine-memory", "0.7", "--max-turns", "4")
+    assert seen == [("vllm", 0.5, 2), ("vllm", 0.7, 4)]
 
 
-def test_a_run_without_checkpoint_is_named(run, tmp_path):
-    (tmp_path / "checkpoints").mkdir()
-    shutil.copy(run / "config.json", tmp_path)
-    assert f"{tmp_path}: no complete checkpoint" in refuses(tmp_path)
+def test_top_p_samples_from_the_likeliest_tokens_only(run, capsys):
+    logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log().repeat(1000, 1)[:, [2, 0, 3, 1]]
+    noise = torch.linspace(0, 0.9999, 1000, dtype=torch.float64)
+    for top_p, odds in ((0.4, {1: 1.0}), (0.5001, {1: 0.625, 3: 0.375})):
+        token, logps = choose(logits, noise, 1.0, top_p)
+        assert set(token.tolist()) == {*odds}
+        for which, share in odds.items():
+            assert (token == which).float().mean() == pytest.approx(share, abs=2e-3)
+            assert logps[token == which].exp() == pytest.approx(share, abs=1e-5)
+    assert torch.equal(choose(logits, noise, 1.0)[0], choose(logits, noise, 1.0, 1.0)[0])
+    sampled = ("--top-p", "0.5", "--temperature", "1", "--samples", "2")
+    assert "(n=3, se " in lines(capsys, run, "--envs", 3, *sampled)[-1]
 
 
 # --------------------------------------------------------------------------------------- every task with every workflow
@@ -151,55 +146,34 @@ CODE: list[dict] = [
     }
     for n in range(4)
 ]
-BOARDS = [
-    (task, workflow, ["--env-options", f"tool={tool}"])
-    for task in ("plan_path", "sokoban", "sudoku")
-    for workflow in ("mas", "single")
-    for tool in ("direct", "python")
-]
-PROBLEMS = [("math", "mas"), ("math", "single"), ("math", "ensemble"), ("code", "mas"), ("code", "single")]
+CASES = [
+    *((task, workflow) for task in ("plan_path", "sokoban", "sudoku") for workflow in ("mas", "single")),
+    ("plan_path", "tool"), ("math", "mas"), ("math", "single"), ("math", "ensemble"), ("code", "mas"),
+    ("code", "single"),
+]  # fmt: skip
 
 
-def smoke(folder, task, workflow, options):
-    """One step of one turn through the command; checks what it wrote and returns the row of metrics."""
-    command = "--steps 1 --envs-per-step 2 --num-candidates 2 --max-turns 1 --max-response-tokens 8 --warm-start 1"
-    names = ["--task", task, "--workflow", workflow, "--output-dir", str(folder)]
-    train.main([*command.split(), *names, "--eval-envs", "2", "--device", "cpu", *options])
-    (row,) = rows(folder / "metrics.jsonl")
-    assert row["ended/infra"] == row["groups/invalid"] == 0
-    assert [(found["step"], found["n"]) for found in rows(folder / "evaluations.jsonl")] == [(0, 2), (1, 2)]
-    assert latest_checkpoint(folder).name == "step-000001"
-    return row
-
-
-def check_agents(row, agents):
-    """Two environments, one turn: two candidates of every agent in each, all sampled and scored."""
+@pytest.mark.parametrize("tool", ["direct", "python"])
+@pytest.mark.parametrize(("task", "workflow"), CASES)
+def test_one_step_of_one_turn(tmp_path, capsys, task, workflow, tool):
+    """Through the command. Two environments, two candidates of every agent: all are sampled and scored."""
+    options = ["--task", task, "--workflow", workflow, "--output-dir", str(tmp_path / "run"), "--device", "cpu"]
+    if problems := {"math": MATH, "code": CODE}.get(task):
+        if tool == "python":
+            return
+        for option, part in (("--data", problems[:2]), ("--eval-data", problems[2:])):
+            path = tmp_path / f"{option.strip('-')}.jsonl"
+            path.write_text("".join(json.dumps(row) + "\n" for row in part))
+            options += [option, str(path)]
+    else:
+        options += ["--env-options", f"tool={tool}"]
+    small = "--steps 1 --envs-per-step 2 --num-candidates 2 --max-turns 1 --max-response-tokens 8 --warm-start 1"
+    train.main([*small.split(), "--eval-envs", "2", *options])
+    (row,) = rows(tmp_path / "run" / "metrics.jsonl")
+    agents = levels_of(load(tmp_path / "run")).training_env.agents
     assert row["samples"] == 2 * 2 * len(agents)
     assert {name.removesuffix("/reward") for name in row if name.endswith("/reward")} == set(agents)
-
-
-@pytest.mark.parametrize(("task", "workflow", "options"), BOARDS)
-def test_every_board_trains(tmp_path, capsys, task, workflow, options):
-    row = smoke(tmp_path / "run", task, workflow, options)
-    check_agents(row, make_env(task, workflow, tool=options[-1].split("=")[1]).agents)
-    assert "no warm start" not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("task", "workflow"), PROBLEMS)
-def test_mathematics_and_code_train_and_say_that_nothing_is_imitated(tmp_path, capsys, task, workflow):
-    problems = MATH if task == "math" else CODE
-    options = []
-    for option, part in (("--data", problems[:2]), ("--eval-data", problems[2:])):
-        path = tmp_path / f"{option.strip('-')}.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in part))
-        options += [option, str(path)]
-    row = smoke(tmp_path / "run", task, workflow, options)
-    check_agents(row, make_env(task, workflow, data=options[1]).agents)
-    assert f"no warm start: {task}" in capsys.readouterr().out
-
-
-def test_problems_that_are_in_both_files_stop_a_run(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_text(json.dumps(MATH[0]))
-    with pytest.raises(SystemExit, match=r"'--data' and '--eval-data' overlap.*What is 0 \+ 0\?"):
-        smoke(tmp_path / "run", "math", "single", ["--data", str(path), "--eval-data", str(path)])
+    assert row["ended/infra"] == row["groups/invalid"] == 0
+    evaluations = rows(tmp_path / "run" / "evaluations.jsonl")
+    assert [(found["step"], found["n"]) for found in evaluations] == [(0, 2), (1, 2)]
+    assert (f"no warm start: {task}" in capsys.readouterr().out) == bool(problems)

@@ -25,6 +25,7 @@ FLOORS = (
         "options",
         "envs",
         "tasks.registry",
+        "records.console",
         "records.run_folder",
         "records.stop",
         "grouping",

@@ -218,7 +218,7 @@ def run(tmp_path_factory):
 def test_policies_share_one_model_and_one_engine():
     config = parse([*RUN, *LORA])
     task = prepare.levels_of(config)
-    team = prepare.make_team(config, ROLES, World(), prepare.first_models(config, task, World()))
+    team = prepare.make_team(config, ROLES, World(), prepare.load_models(config, task, World()))
     first, second = team.policies.values()
     assert first.model is second.model
     assert first.root is second.root

@@ -4,8 +4,10 @@ import io
 import json
 import re
 import sys
+from functools import partial
 
 import pytest
+from helpers import refuses
 
 import train
 from envs import make_env
@@ -34,14 +36,8 @@ def console(monkeypatch, capsys):
 
 
 @pytest.fixture
-def refusal(capsys):
-    def refused(*arguments):
-        with pytest.raises(SystemExit) as exit_:
-            play.main([str(argument) for argument in arguments])
-        assert exit_.value.code == 2
-        return capsys.readouterr().err.splitlines()[-1]
-
-    return refused
+def refusal():
+    return partial(refuses, play.main)
 
 
 @pytest.mark.parametrize("task", ["plan_path", "sokoban", "sudoku"])

@@ -104,7 +104,7 @@ def a_run(folder, config):
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     log, numbers = make_log(folder), iter(range(10**6))
-    log.clear()
+    log.begin()
     log.evaluation(0, evaluation())
     one_step(log, 0, lambda request, k: "4", **{"p/entropy": 0.5})
     one_step(log, 1, lambda request, k: str(next(numbers) % 7), **{"p/entropy": 0.25})
@@ -135,7 +135,7 @@ def test_a_resumed_run_keeps_what_its_checkpoint_knew_and_notes_every_command(tm
     monkeypatch.setattr("sys.argv", ["train.py", "a b"])
     run = a_run(tmp_path / "one", {})
     monkeypatch.setattr("sys.argv", ["train.py", "--resume"])
-    make_log(run).cut(1)
+    make_log(run).begin(1)
     assert [row["step"] for row in read(run, "metrics.jsonl")] == [0]
     assert [row["step"] for row in read(run, "trees.jsonl")] == [0, 0]
     assert [row["step"] for row in read(run, "evaluations.jsonl")] == [0]  # the one after step 2 is made again
@@ -143,8 +143,8 @@ def test_a_resumed_run_keeps_what_its_checkpoint_knew_and_notes_every_command(tm
     first, second = json.loads((run / "run.json").read_text(encoding="utf-8"))["sessions"]
     assert (first["command"], second["command"]) == ("python train.py 'a b'", "python train.py --resume")
     assert set(first["versions"]) == {"python", "torch", "transformers", "numpy"}
-    make_log(run, trees=0).clear()
-    assert not (run / "boards.jsonl").exists()
+    make_log(run).begin()
+    assert not read(run, "boards.jsonl") + read(run, "metrics.jsonl") + read(run, "evaluations.jsonl")
 
 
 def test_a_run_without_trees_still_shows_an_example(tmp_path, capsys):

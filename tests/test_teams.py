@@ -84,8 +84,8 @@ def same(first, second):
         ("planner=x tool_user=y", "", {"tool_user": "y", "planner": "x"}),  # names mean a policy for each role
         ("x y", "p q", "give one NAME for all policies, or POLICY=NAME once for each"),
         ("p=x p=y", "p q", "POLICY=NAME once for each"),
-        ("planner=x", "", "no model for tool_user; the policies are tool_user, planner (--policies)"),
-        ("planer=x tool_user=y", "", "no policy planer (did you mean planner?)"),
+        ("planner=x", "", "the policies are tool_user, planner (--policies)"),
+        ("planer=x tool_user=y", "", "the policies are tool_user, planner (--policies)"),
     ],
 )
 def test_what_plays_a_policy_at_first(models, policies, expected):
@@ -112,7 +112,7 @@ def test_in_a_mixed_team_boards_and_warm_start_are_for_tiny(tmp_path, other, mon
     config = parse([*RUN, *WARM, "--model", "tool_user=tiny", f"planner={other}"])
     levels = prepare.levels_of(config)
     assert levels.training_env.rows == 6
-    load = prepare.first_models(config, levels, World())
+    load = prepare.load_models(config, levels, World())
     assert [model.hidden_size for model in warmed] == [64]
     assert [load(name)[0].config.hidden_size for name in ROLES] == [64, 32]
 
@@ -175,7 +175,7 @@ def test_two_architectures_and_tokenizers_train_play_and_go_on(tmp_path, other, 
 def test_a_prompt_is_encoded_for_its_own_policy_and_engines_are_one_for_each_architecture(other, shared):
     def team_with(planner):
         config = parse([*RUN, *WARM, "--model", "tool_user=tiny", f"planner={planner}"])
-        load = prepare.first_models(config, prepare.levels_of(config), World())
+        load = prepare.load_models(config, prepare.levels_of(config), World())
         return prepare.make_team(config, ROLES, World(), load)
 
     team = team_with(other)
@@ -209,10 +209,10 @@ def test_what_names_a_policy_of_a_run(shared, roles, tmp_path, monkeypatch):
     assert locate(f"{shared}@1").name == "step-000001"
     assert locate(str(newest / "planner")) == newest / "planner"
     assert locate("tiny") is locate("org/model") is locate(str(tmp_path)) is None
-    assert policy_folder(newest, ["planner"]) == policy_folder(newest / "planner", ["tool_user"]) == newest / "planner"
-    assert policy_folder(latest_checkpoint(shared), ["anybody", "else"]).name == "shared"
-    with pytest.raises(ValueError, match="no policy there plays coder; name one of planner, tool"):
-        policy_folder(newest, ["coder"])
+    assert policy_folder(newest, "planner") == policy_folder(newest / "planner", "tool_user") == newest / "planner"
+    assert policy_folder(latest_checkpoint(shared), "anybody").name == "shared"
+    with pytest.raises(ValueError, match="no policy coder there; name one of planner, tool_user by its folder"):
+        policy_folder(newest, "coder")
     monkeypatch.chdir(shared.parent)
     assert locate("shared@0").name == "step-000000"
 
@@ -221,7 +221,7 @@ def test_what_names_a_policy_of_a_run(shared, roles, tmp_path, monkeypatch):
     ("source", "words"),
     [
         ("{run}@7", "no checkpoint of step '7' (RUN@STEP); there are 0, 1, 2"),
-        ("{run}s@1", "has none"),
+        ("{run}s@1", "there are none"),
         ("{run}s", "there is no such folder"),
     ],
 )

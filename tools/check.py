@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from envs import Env, Reward, make_env
+from records.console import errors_in_one_line, printable
 from tasks import sandbox
 from tasks.levels import HELD_OUT_SEEDS, list_options, parse_pairs
 from tasks.registry import in_one_line
@@ -180,15 +181,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", metavar="FILE", help="problems, for a task that reads them")
     parser.add_argument("--sandbox", choices=("auto", "rlimit"), default="auto", help="as in train.py")
     given = parser.parse_args(arguments)
-    try:
+    with errors_in_one_line("tools.check"):
         sandbox.set_mode(given.sandbox)
         options = parse_pairs(given.task, given.options) | ({"data": given.data} if given.data else {})
         make = partial(make_env, given.task, given.workflow, **options)
         env, found = make(), check(make, given.task)
-    except ValueError as error:
-        parser.error(str(error))
     if found:
-        sys.exit(found[0])
+        sys.exit(printable(found[0]))
     if not env.noisy_answer and env.problems is None:
         print(SAYS_NOTHING)
     print(f"options: {list_options(given.task)}\n{given.task}: no mistake found")

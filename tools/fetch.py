@@ -14,14 +14,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from records.console import say
+from records.console import errors_in_one_line, say
 from tasks import code_data, math_env
 from tasks.data import Row, hub, normalize_question, read_rows
 from tasks.sandbox import set_mode, use_bubblewrap
@@ -165,15 +164,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     convert = bool(set(given.names) & set(READERS))
     if convert and not (len(given.names) == 1 and given.source and given.to):
         parser.error(f"{', '.join(READERS)}: one name, with --from FILE and --to FILE")
-    try:
+    with errors_in_one_line("tools.fetch"):
         set_mode(given.sandbox)
         if convert:
             convert_file(given.names[0], given.source, Path(given.to))
         files = {file for name in given.names for file in (FILES if name == "all" else SETS.get(name, ()))}
         for file in sorted(files, key=lambda file: FILES[file].train):
             write(file, Path(given.output))
-    except (ImportError, OSError, RuntimeError, ValueError) as error:
-        sys.exit(f"tools.fetch: error: {error}")
 
 
 if __name__ == "__main__":

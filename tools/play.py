@@ -12,9 +12,9 @@ import re
 import sys
 from collections.abc import Callable, Collection, Sequence
 
-from envs import TASKS, Env, InfraError, Message, Reward, mixed_reward
+from envs import TASKS, Env, Message, Reward, mixed_reward
 from options import parse
-from records.console import say
+from records.console import errors_in_one_line, say
 from sampling.requests import Request, request_seed
 from tasks import sandbox
 from tasks.boards import parse_answer
@@ -121,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = {"workflow": [given.workflow], "max-turns": [given.max_turns], "eval-data": [given.data]}
     for name, values in {**words, "env-options": given.options}.items():
         argv += [f"--{name}", *map(str, values)] if any(values) else []
-    try:
+    with errors_in_one_line("tools.play"):
         if given.team:
             env, ask, turns = load(given.team, argv, given.seed)
         elif given.roles or given.candidates:
@@ -139,10 +139,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             say("An answer ends with its answer line, a closing ``` or an empty line. Ctrl-D ends the game.")
             say('"?" shows what the team would answer.' if ask else "")
         play(env, ask, given.roles, given.candidates, turns)
-    except (ValueError, OSError, ImportError, InfraError) as error:
-        parser.error(str(error))
-    except KeyboardInterrupt:
-        sys.exit(130)
 
 
 if __name__ == "__main__":
