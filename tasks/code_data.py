@@ -97,8 +97,8 @@ def _call(test: dict) -> Test:
 
 
 def _apps(row: Row) -> Problem:
-    listed, solutions = read_json(row["input_output"]), read_json(row.get("solutions") or "[]")
-    name, pairs = listed.get("fn_name"), list(zip(listed["inputs"], listed["outputs"], strict=True))
+    listed = read_json(row["input_output"] or '{"inputs": [], "outputs": []}')
+    name, pairs = listed.get("fn_name"), [*map(list, zip(listed["inputs"], listed["outputs"], strict=True))]
     if name is None:  # some rows hold lists of lines instead of text
         pairs = [["\n".join(part) if isinstance(part, list) else part for part in pair] for pair in pairs]
         tests = [{"input": given, "output": wanted} for given, wanted in pairs]
@@ -107,20 +107,19 @@ def _apps(row: Row) -> Problem:
         wrapped = all(isinstance(wanted, list) and len(wanted) == 1 for _, wanted in pairs)
         tests = [{"fn_name": name, "args": given, "expected": wanted} for given, wanted in pairs]
         tests = [{**test, "accept": test["expected"]} for test in tests] if wrapped else tests
-    return _problem(row["question"] + _starter(row), tests, solutions=solutions)
+    return _problem(row["question"] + _starter(row), tests, solutions=read_json(row.get("solutions") or "[]"))
 
 
 def _code_contests(row: Row) -> Problem:
-    public, private, generated = (
+    parts = [row.get(f"{kind}_tests") or {"input": [], "output": []} for kind in ("public", "private", "generated")]
+    public, *hidden = (
         [{"input": given, "output": wanted} for given, wanted in zip(part["input"], part["output"], strict=True)]
-        for part in (
-            row.get(f"{kind}_tests") or {"input": [], "output": []} for kind in ("public", "private", "generated")
-        )
+        for part in parts
     )
     listed = row.get("solutions") or {"language": [], "solution": []}
     pairs = zip(listed["language"], listed["solution"], strict=True)
     python3 = [code for language, code in pairs if language in (3, "PYTHON3")]
-    return _problem(row["description"], public + private + generated, public, python3)
+    return _problem(row["description"], sum(hidden, public), public, python3)
 
 
 def _live_code_bench(row: Row) -> Problem:
@@ -192,7 +191,7 @@ def load_problems(source: str, split: str = "train", config: str | None = None) 
         if not found:
             raise ValueError(f"{where}: fields {sorted(row)} fit no known format (docs/data.md has them)")
         try:
-            problems.append(found[0][1](row) if row.get("input_output") != "" else Problem(""))
+            problems.append(found[0][1](row))
         except UNREADABLE as error:
             raise ValueError(f"{where}: not a readable {found[0][0]} row: {type(error).__name__}: {error}") from None
     kept = tuple(problem for problem in problems if problem.tests)

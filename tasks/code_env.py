@@ -100,26 +100,24 @@ class CodeEnv(Env):
             state.append(self.report)
         if agent in self.unread:
             state.append("Your last answer could not be read and changed nothing.")
-        rules = self._coder_rules() if agent == "coder" else self._tester_rules()
-        return [{"role": "system", "content": f"{rules}\n{FENCE}"}, {"role": "user", "content": "\n\n".join(state)}]
+        rules = f"{self._rules(agent)}\n{FENCE}"
+        return [{"role": "system", "content": rules}, {"role": "user", "content": "\n\n".join(state)}]
 
-    def _coder_rules(self) -> str:
-        task = (
-            f"Write a Python 3 function {self.problem.fn_name} (or a class Solution with that method). What it returns "
-            f"is tested, with {self.timeout or FUNCTION_SECONDS:g} s for all tests."
-            if self.problem.fn_name
-            else "Write a Python 3 program that reads standard input and prints its answer. Its output is compared "
-            "line by line; blanks around lines do not count, floats may differ by 1e-6. Each test may take "
-            f"{self.timeout or PROGRAM_SECONDS:g} s."
-        )
-        block = "Answer with the whole program in one block:\n```python\n...\n```"
-        return f"You are the coder. {task} Standard library only. {block}"
-
-    def _tester_rules(self) -> str:
-        name, form = self.problem.fn_name, '{"input": "...", "output": "..."}'
-        task = "a program that reads standard input and prints its answer"
-        if name:
-            task, form = f"the function {name}", '{"args": [...], "expected": ...}'
+    def _rules(self, agent: str) -> str:
+        name = self.problem.fn_name
+        if agent == "coder":
+            task = (
+                f"Write a Python 3 function {name} (or a class Solution with that method). What it returns is tested, "
+                f"with {self.timeout or FUNCTION_SECONDS:g} s for all tests."
+                if name
+                else "Write a Python 3 program that reads standard input and prints its answer. Its output is compared "
+                "line by line; blanks around lines do not count, floats may differ by 1e-6. Each test may take "
+                f"{self.timeout or PROGRAM_SECONDS:g} s."
+            )
+            block = "Answer with the whole program in one block:\n```python\n...\n```"
+            return f"You are the coder. {task} Standard library only. {block}"
+        task = f"the function {name}" if name else "a program that reads standard input and prints its answer"
+        form = '{"args": [...], "expected": ...}' if name else '{"input": "...", "output": "..."}'
         return (
             f"You are the tester. Another agent writes {task}; you write 1 to {WRITTEN_TESTS} tests that a right one "
             "passes and wrong ones fail. Those that the problem shows do not count. Answer with a JSON list in one "

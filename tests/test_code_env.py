@@ -181,19 +181,14 @@ def test_disagreement_is_reported_to_both_and_unreadable_answers_change_nothing(
     before = env.observe("tester")
     env.step("coder", answer("def add(a, b): return 3"))
     env.step("tester", written_tests(GOOD))
-    assert not env.done
     for agent in env.agents:
         text = env.observe(agent)[1]["content"]
         assert "return 3" in text
         assert "passes 0 of 1" in text
-    state = env.observe("coder")
-    for agent in env.agents:
         env.step(agent, "sorry")
-        assert env.observe(agent)[1]["content"].endswith("Your last answer could not be read and changed nothing.")
-    assert env.observe("coder")[1]["content"].startswith(state[1]["content"])
-    env.step("coder", answer("def add(a, b): return 3"))
-    assert env.observe("coder") == state
-    assert "could not be read" in env.observe("tester")[1]["content"]
+        assert env.observe(agent)[1]["content"] == f"{text}\n\nYour last answer could not be read and changed nothing."
+    env.step("coder", answer("def add(a, b): return 4"))
+    assert ["could not be read" in env.observe(agent)[1]["content"] for agent in env.agents] == [False, True]
     assert env.reset(0).observe("tester") == before
 
 

@@ -79,16 +79,13 @@ def usable(source: Source, taken: set[str], counts: Counter[str]) -> Iterator[Ro
     """The rows that load and whose question is not `taken`. Counts them, and the others by what was wrong."""
     readers = {name: reader for name, _, reader in code_data.FORMATS}
     for row in load(source):
-        reason = "rows"
         try:
             if source.format == "mathematics":
                 row = {name: value for name, value in row.items() if name.lower() in MATHEMATICS}
-            elif row.get("input_output") != "":
+            else:
                 row = plain_row(readers[source.format](row))
-            if source.format != "mathematics" and not row.get("tests"):
-                reason = "no tests"
-            elif question_of(row) in taken:
-                reason = "also in an evaluation set"
+            known = question_of(row) in taken
+            reason = "no tests" if row.get("tests") == [] else "also in an evaluation set" if known else "rows"
         except code_data.UNREADABLE:
             reason = "unreadable"
         counts[reason] += 1
@@ -144,7 +141,8 @@ def convert_file(name: str, source: str, target: Path) -> None:
         try:
             return {"task_id": row.get("task_id"), **READERS[name](row)}
         except (*code_data.UNREADABLE, StopIteration, SyntaxError) as error:
-            return say(f"left out {row.get('task_id')}: {type(error).__name__}: {error}")
+            say(f"left out {row.get('task_id')}: {type(error).__name__}: {error}")
+            return None
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         kept = [row for row in pool.map(converted, rows) if row]
