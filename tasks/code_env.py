@@ -192,6 +192,7 @@ def read_tests(text: str, name: str | None, given: str = "") -> tuple[Test, ...]
 
 
 _QUOTED = re.compile(r"(\"{3}|'{3})|\"((?:\\.|[^\"\\\n])*)\"|(?<!\w)'((?:\\.|[^'\\\n])*)'")
+_MARKS = str.maketrans("“”‘’", "\"\"''", "`*")  # of typesetting and Markdown
 _ALIKE = {"(": "[", "{": "[", ")": "]", "}": "]", "True": "true", "False": "false", "None": "null"}
 
 
@@ -214,6 +215,7 @@ def copied(test: Test, problem: Problem) -> bool:
 
 def _parts(text: str) -> str:
     """The words, numbers and signs of a text between blanks, without quotes, and without names before `=`."""
+    text = text.translate(_MARKS)
     text = _QUOTED.sub(lambda found: (found[2] or found[3] or "''").replace(" ", "\0"), text).replace("\\", "")
     found = re.findall(r"[=<>!]=|\w+(?:\.\d+)?|''|\S", text)
     parts = " ".join(_ALIKE.get(part, part.removesuffix(".0")) for part in found)
@@ -222,7 +224,8 @@ def _parts(text: str) -> str:
 
 def _lines(text: str) -> str:
     """The lines of a text without blanks, quotes and a label like "Sample input:" around them."""
-    lines = (re.sub(r"(?i)^[\w ]{,20}\binput\b[\w ]{,20}:", "", line).strip(" \t\r`>") for line in text.split("\n"))
+    label = re.compile(r"^[\w ]{,20}\b(?:stdin|input)\b[\w ]{,20}[:=]", re.IGNORECASE)
+    lines = (" ".join(label.sub("", line.strip()).split()) for line in re.sub("[`|>]", " ", text).split("\n"))
     return "\n".join(filter(None, lines))
 
 
