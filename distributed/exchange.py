@@ -3,16 +3,15 @@
     one policy on all ranks             every rank samples for its own environments; nothing travels while they play
     policies on different ranks         in rounds: ask a neighbour that has the policy, answer, get the answers
 
-Two policies on four ranks each make four pairs of neighbours, and no pair waits for another before all have sampled.
-Where agents act in order, the environments start in as many cohorts as there are policies, one round apart (a
-wavefront), so that all policies work at the same time:
+Two policies on four ranks each make four pairs of neighbours. Where agents act in order, the environments start in as
+many cohorts as there are policies, one round apart (a wavefront), so that all policies work at the same time:
 
     round            1          2          3          4
     policy A    cohort 1   cohort 2   cohort 1   cohort 2
     policy B               cohort 1   cohort 2   cohort 1
 
-After sampling, every rank learns the outline of every sample (20 bytes: enough to deal a batch into minibatches and to
-balance them), and each sample itself goes to the one rank that packs it.
+After sampling, every rank learns the outline of every sample (20 bytes, enough to deal and to balance a batch), and
+each sample itself goes to the one rank that packs it.
 """
 
 from __future__ import annotations
@@ -33,10 +32,7 @@ Answer = Callable[[str, list[Request], int], list[list[Completion]]]  # (policy,
 
 
 class Exchange:
-    """`generate` over ranks that together have every policy. They all call it in every round, asking or not.
-
-    `world`: those ranks (`World.neighbours`), `ranks_of` numbers them as it does.
-    """
+    """`generate` over ranks that together have every policy (`World.neighbours`): all call it in every round."""
 
     def __init__(
         self, world: World, ranks_of: Mapping[str, Sequence[int]], policy_of: Mapping[str, str], answer: Answer,
@@ -86,11 +82,10 @@ def share_samples(
     world: World, ranks_of: Mapping[str, Sequence[int]], policy_of: Mapping[str, str], samples: Sequence[Sample],
     minibatches: int, seed: Sequence[int],
 ) -> dict[str, list[Sample]]:  # fmt: skip
-    """The batch of every policy in `ranks_of` that lives on this rank, from the samples of all ranks.
+    """The batch of every policy in `ranks_of` that lives on this rank, from the valid samples of all ranks.
 
-    Batches are the same on all ranks of a policy, in order of the ranks that sampled, except that a rank has the tokens
-    of those samples only that it packs in `update.update`; outlines stand for the others. Samples that are not valid
-    are left out.
+    Batches are the same on all ranks of a policy, in order of the ranks that sampled, except that outlines stand for
+    the samples that other ranks pack.
     """
     mine = {name: [s for s in samples if s.valid and policy_of[s.key.agent] == name] for name in ranks_of}
     if world.size == 1:

@@ -1,7 +1,4 @@
-"""The processes of a job, and which of them each policy lives on. A single process is a world of one.
-
-Objects travel as pickles, and only between the processes of one job, which one user has started.
-"""
+"""The processes of a job, and which of them each policy lives on. Objects travel as pickles, inside one job only."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ GRACE = 10.0  # seconds that a rank has to show an error of its own after anothe
 
 @dataclass(frozen=True)
 class World:
-    """All ranks of the job. All of them have to call each method; a single rank has nothing to ask or to send."""
+    """All ranks of the job, which all have to call each method; a single process is a world of one."""
 
     rank: int = 0
     size: int = 1
@@ -137,9 +134,8 @@ def add(a: Any, b: Any) -> Any:
 def lifeline(rank: int, size: int, store: dist.Store) -> threading.Event:
     """End this process when another rank has died, whatever it is doing, unless the event that it returns is set.
 
-    torchrun does so for the ranks of one machine; on others a rank that waits in NCCL perhaps never notices. So every
-    rank holds a connection to rank 0, on which nothing is ever sent: the system closes it when a process ends, and when
-    its machine has not answered for half a minute. TimeoutError when a rank has not started within JOIN seconds.
+    A rank on another machine that waits in NCCL perhaps never notices. So each holds a connection to rank 0, which the
+    system closes when a process ends, or its machine has not answered for half a minute. TimeoutError after JOIN s.
     """
     over, address = threading.Event(), os.environ["MASTER_ADDR"]  # of rank 0
     if rank > 0:
@@ -190,10 +186,9 @@ def start(device: str) -> World:
 
 
 def place(names: Sequence[str], size: int, ranks: Sequence[int] = ()) -> dict[str, list[int]]:
-    """Where every policy lives: {policy: ranks}, each on a block of its own.
+    """Where every policy lives: {policy: ranks}, each on a block of its own; more policies than ranks live on all.
 
-    `ranks` says how many each of them gets; without it as even as possible, larger blocks first. More policies than
-    ranks all live on every rank and take turns. ValueError unless `ranks` gives each policy some, and all of them.
+    `ranks` says how many each of them gets, by default as even as possible. ValueError unless each gets some.
     """
     if ranks and (len(ranks) != len(names) or min(ranks) < 1 or sum(ranks) != size):
         raise ValueError(f"--ranks {' '.join(map(str, ranks))}: a number for each of {', '.join(names)}, in all {size}")

@@ -49,7 +49,11 @@ def add_adapter(model: PreTrainedModel, policy: str, rank: int, seed: int) -> No
         return
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(zlib.crc32(f"{seed} {policy}".encode()))
-        _inject(model, policy, rank, ALPHA, {path.rpartition(".")[2] for path, _ in linear_layers(model)})
+        _inject(model, policy, rank, ALPHA, _kinds(model))
+
+
+def _kinds(model: PreTrainedModel) -> set[str]:
+    return {path.rpartition(".")[2] for path, _ in linear_layers(model)}
 
 
 def has_adapter(model: PreTrainedModel, policy: str) -> bool:
@@ -152,37 +156,25 @@ def base_of(folder: Path) -> str:
     return str(own.resolve()) if Path(source).parent.name == "bases" and own.is_dir() else source
 
 
-def read_adapter(model: PreTrainedModel, folder: Path) -> tuple[dict[str, Any], dict[str, tuple[Tensor, Tensor]]]:
-    """The configuration of an adapter, and path of a layer -> its A and B.
+def load_adapter(model: PreTrainedModel, policy: str, folder: Path) -> None:
+    """Give a policy the adapter of a folder.
 
-    ValueError unless they are finite floats, there for exactly the layers and in the shapes that it gives.
+    ValueError unless it is plain LoRA: finite floats for exactly the layers and in the shapes that its config gives.
     """
-    pairs: dict[str, tuple[Tensor, Tensor]] = {}
     with refusing(str(folder), "adapter: "):
         config, saved = read_config(folder), load_file(folder / WEIGHTS)
         for name, weight in saved.items():
             if weight.dtype not in (torch.float32, torch.bfloat16, torch.float16) or not weight.isfinite().all():
                 raise ValueError(f"{name} is {weight.dtype} or has values that are not finite")
-        for path, layer in linear_layers(model):
-            if path.rpartition(".")[2] in config["target_modules"]:
-                a, b = (saved.pop(f"base_model.model.{path}.lora_{x}.weight") for x in "AB")
-                pairs[path] = a, b
-                shapes = (config["r"], layer.in_features), (layer.out_features, config["r"])
-                if (a.shape, b.shape) != shapes:
-                    raise ValueError(f"{path} has shapes {[*a.shape]} and {[*b.shape]}, not {shapes} as r says")
-        if saved or not pairs:
-            raise ValueError(f"{WEIGHTS} does not fit the model: {next(iter(saved), 'nothing')} in it")
-    return config, pairs
-
-
-def load_adapter(model: PreTrainedModel, policy: str, folder: Path) -> None:
-    """Give a policy the adapter of a folder. ValueError when it is not plain LoRA or does not fit the model."""
-    config, pairs = read_adapter(model, folder)
-    _inject(model, policy, config["r"], config["lora_alpha"], config["target_modules"])
-    for path, layer in linear_layers(model):
-        if path in pairs:
-            for which, weight in zip((layer.lora_A, layer.lora_B), pairs[path], strict=True):
-                which[label(policy)].weight.data.copy_(weight)
+        targets = _kinds(model) & {*config["target_modules"]}
+        _inject(model, policy, config["r"], config["lora_alpha"], targets)
+        for name, weight in adapter_weights(model, policy):
+            value = saved.pop(f"base_model.model.{name.replace(f'.{label(policy)}.', '.')}")
+            if value.shape != weight.shape:
+                raise ValueError(f"{name} has the shape {[*value.shape]}, not {[*weight.shape]} as r says")
+            weight.data.copy_(value)
+        if saved:
+            raise ValueError(f"{WEIGHTS} does not fit the model: {next(iter(saved))} in it")
 
 
 def load_whole(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -191,9 +183,10 @@ def load_whole(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     if not is_adapter(folder):
         return load_model(source)
     model, tokenizer = load_model(base_of(folder))
-    config, pairs = read_adapter(model, folder)
-    for path, layer in linear_layers(model):
-        if path in pairs:
-            a, b = pairs[path]
-            layer.weight.data += b.float() @ a.float() * (config["lora_alpha"] / config["r"])
-    return model, tokenizer
+    load_adapter(model, "merged", folder)
+    for path, layer in list(linear_layers(model)):
+        if hasattr(layer, "lora_A"):
+            layer.merge()
+            model.set_submodule(path, layer.base_layer)
+    del model.peft_config
+    return model.requires_grad_(True), tokenizer

@@ -24,8 +24,6 @@ from model.fused import fuse_layers
 from model.logprobs import token_logprobs
 from model.packing import Pack
 
-SMALL = 2_000_000  # parameters: fewer have models from scratch
-
 
 class LogProbs(nn.Module):
     """The only entry into a model in training: a sharded model must be entered through its root."""
@@ -67,13 +65,12 @@ class Policy:
 
     @property
     def rank(self) -> int:
-        """This process among the ranks that train this policy."""
-        return 0 if self.mesh is None else self.mesh.get_local_rank()
+        """This process among the `ranks` that train this policy."""
+        return self.mesh.get_local_rank() if self.mesh else 0
 
     @property
     def ranks(self) -> int:
-        """How many ranks train this policy."""
-        return 1 if self.mesh is None else self.mesh.size()
+        return self.mesh.size() if self.mesh else 1
 
     def logprobs(self, pack: Pack, temperature: float) -> tuple[Tensor, Tensor]:
         """Log-prob and entropy of every response token of a pack: (N,), (N,). Inside `packed(model)`."""
@@ -100,8 +97,7 @@ class Policy:
     @property
     def size(self) -> str:
         """In words: how many parameters, and how many of an adapter beside them."""
-        whole = sum(shape.numel() for shape in self.shapes.values())
-        own = sum(weight.numel() for _, weight in self.parameters())
+        whole, own = sum(map(torch.Size.numel, self.shapes.values())), sum(w.numel() for _, w in self.parameters())
         return f"{whole / 1e6:.2f}M parameters" + (f" and LoRA of {own / 1e6:.2f}M" if self.adapted else "")
 
     @property
@@ -134,20 +130,19 @@ class Policy:
         whole `weights` are given; and the tokenizer. All ranks of the policy have to call it; the first one writes.
         """
         first = self.rank == 0
-        if weights is None and self.adapted:
-            lora.save_adapter(self.model, self.name, folder, first)
-        else:
-            whole = {name: weight.cpu() for name, weight in weights or self.weights() if first}
-            if first:
-                config = copy.deepcopy(self.model.config)
-                config.architectures = [type(self.model).__name__.removeprefix("FSDP")]
-                config.dtype = next(iter(whole.values())).dtype
-                config.save_pretrained(folder)
-                self.model.generation_config.save_pretrained(folder)
-                # not model.save_pretrained: it writes on rank 0 of the whole job only, which may train another policy
-                save_file(whole, folder / "model.safetensors", metadata={"format": "pt"})
         if first:
             self.tokenizer.save_pretrained(folder)
+        if weights is None and self.adapted:
+            return lora.save_adapter(self.model, self.name, folder, first)
+        whole = {name: weight.cpu() for name, weight in weights or self.weights() if first}
+        if first:
+            config = copy.deepcopy(self.model.config)
+            config.architectures = [type(self.model).__name__.removeprefix("FSDP")]
+            config.dtype = next(iter(whole.values())).dtype
+            config.save_pretrained(folder)
+            self.model.generation_config.save_pretrained(folder)
+            # not model.save_pretrained: it writes on rank 0 of the whole job only, which may train another policy
+            save_file(whole, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def make_optimizer(
@@ -158,7 +153,7 @@ def make_optimizer(
     "adamw8bit" keeps the moments in 8 bits (arXiv 2110.02861); ImportError with what to install.
     """
     weights = list(model.parameters() if weights is None else weights)
-    small = sum(weight.numel() for weight in model.parameters()) < SMALL
+    small = sum(weight.numel() for weight in model.parameters()) < 2_000_000  # from scratch
     # the gradients of a small model's unused vocabulary are noise, which the usual eps would blow up to full steps
     beta2, eps = (0.99, 1e-5) if small else (0.999, 1e-8)
     options: dict = {"lr": lr, "betas": (0.9, beta2), "eps": eps, "weight_decay": 0.0}
@@ -180,11 +175,11 @@ def make_policy(
 
     `root` is that of another policy on the same model, which has been moved already.
     """
-    adapted = lora.has_adapter(model, name)
+    adapted, cuda = lora.has_adapter(model, name), device.startswith("cuda")
     if root is None:
-        if adapted and device.startswith("cuda"):
+        if adapted and cuda:
             lora.to_bfloat16(model)
-        if fused and device.startswith("cuda"):
+        if fused and cuda:
             fuse_layers(model)
         if checkpointing:  # activations of a layer are computed again in the backward pass instead of kept
             model.gradient_checkpointing_enable({"use_reentrant": False})

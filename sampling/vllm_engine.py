@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import tempfile
+from itertools import count
 from typing import Any
 
 import torch
@@ -35,7 +36,7 @@ class VllmEngine(Engine):
         **options: Any,
     ):  # fmt: skip
         super().__init__(policy, max_tokens, context)
-        self.shapes, self.submitted, self.can_sleep, self.asleep = policy.shapes, 0, sleep, False
+        self.shapes, self.names, self.can_sleep, self.asleep = policy.shapes, count(), sleep, False
         vllm, several = import_vllm(policy.device), dist.is_initialized() and dist.get_world_size() > 1
         torch.cuda.empty_cache()  # vLLM takes its memory from what is free, not from what torch keeps for later
         settings = device_options(policy.device) | {
@@ -120,8 +121,7 @@ class VllmStream(Stream):
             if len(request.prompt_ids) >= self.engine.context:
                 self.hopeless.append(request)
                 continue
-            self.engine.submitted += 1
-            name = str(self.engine.submitted)
+            name = str(next(self.engine.names))
             self.waiting[name] = request
             self.engine.llm.llm_engine.add_request(name, tokens_input(request.prompt_ids), self._sampling(request))
 
@@ -133,7 +133,7 @@ class VllmStream(Stream):
             with torch.random.fork_rng(devices=[]):  # vLLM's CPU sampler draws from torch's global generator as well
                 outputs = self.engine.llm.llm_engine.step()
             for output in outputs:
-                done.append((self.waiting.pop(output.request_id), [completion(answer) for answer in output.outputs]))
+                done.append((self.waiting.pop(output.request_id), [*map(completion, output.outputs)]))
         return done
 
     def _sampling(self, request: Request) -> Any:

@@ -393,14 +393,14 @@ REFUSED = [  # (fields of the configuration, change of the weights, words of the
     ({"target_modules": "all-linear"}, None, "target_modules is 'all-linear'"),
     ({"target_modules": ["q_proj"]}, None, "down_proj.lora_A.weight in it"),
     ({"target_modules": ["q_proj", "down_proj", "up_proj"]}, None, "up_proj.lora_A"),
-    ({"target_modules": ["lm_head"]}, None, "does not fit the model"),
+    ({"target_modules": ["lm_head"]}, None, "adapter: "),
     ({}, lambda w: w.update({"base_model.model.lm_head.lora_A.weight": torch.ones(2, 16)}), "lm_head.lora_A"),
-    ({}, first(lambda weight: weight[:1]), "has shapes [1, 24] and [16, 2]"),
-    ({}, first(lambda weight: weight[0]), "has shapes [24]"),
+    ({}, first(lambda weight: weight[:1]), "has the shape [1, 24], not [2, 24] as r says"),
+    ({}, first(lambda weight: weight[0]), "has the shape [24]"),
     ({}, first(lambda weight: weight.int()), "torch.int32"),
     ({}, first(lambda weight: weight > 0), "torch.bool"),
     ({}, first(lambda weight: weight / 0), "not finite"),
-    ({"r": 1}, lambda tensors: tensors.update({n: t[:1, :1] for n, t in tensors.items()}), "has shapes [1, 1]"),
+    ({"r": 1}, lambda tensors: tensors.update({n: t[:1, :1] for n, t in tensors.items()}), "has the shape [1, 1]"),
 ]  # fmt: skip
 
 
