@@ -6,7 +6,7 @@ A chat template is somebody else's program: one that changes what is said is ref
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import cast
 
 from transformers import PreTrainedModel
@@ -85,15 +85,12 @@ def _encode(tokenizer: Tokenizer, template: str, turns: Turns) -> list[int]:
         (role, content), *rest = [turn for turn in said if turn[0] != "system"]
         said = [(role, "\n\n".join([*system, content])), *rest]
     start, *others = _render(tokenizer, tuple(said)).split(CUT)
-    ids, newline = _ids(tokenizer, start), _ids(tokenizer, "\n")
+    plain = partial(tokenizer.encode, add_special_tokens=False)
+    ids, newline = plain(start), plain("\n")
     for text in others:  # after a newline, or SentencePiece would begin each of them with a blank
-        after = _ids(tokenizer, "\n" + text)
-        ids += after[len(newline) :] if after[: len(newline)] == newline else _ids(tokenizer, text)
+        after = plain("\n" + text)
+        ids += after[len(newline) :] if after[: len(newline)] == newline else plain(text)
     return ids
-
-
-def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
-    return tokenizer(text, add_special_tokens=False).input_ids
 
 
 def _cut(tokenizer: Tokenizer, text: str) -> str:

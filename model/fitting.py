@@ -64,9 +64,6 @@ def _heads(shape: PretrainedConfig) -> int:
     return (shape.num_attention_heads + shape.num_key_value_heads) * size
 
 
-# -------------------------------------------------------------------------------------------------------------- threads
-
-
 @contextmanager
 def threads(count: int) -> Iterator[None]:
     """So many threads inside; 0: as many as outside."""

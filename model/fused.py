@@ -8,13 +8,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import cache, wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from transformers import PreTrainedModel
 
-P = ParamSpec("P")
-R = TypeVar("R")
+F = TypeVar("F", bound=Callable)
 
 
 @cache
@@ -29,23 +28,21 @@ def compiler_works() -> bool:
     return True
 
 
-def compiled(function: Callable[P, R]) -> Callable[P, R]:
+def compiled(function: F) -> F:
     """Compile a function of tensors at its first call on a GPU, again for a second length, which serves all others.
 
     Not for unknown sizes from the start: then the kernels of the head take twice as long.
     """
 
     @cache  # not at import: loading the compiler takes seconds, and a CPU never needs it
-    def fast() -> Callable[P, R]:
+    def fast() -> Callable:
         return torch.compile(function)
 
     @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if args[0].is_cuda and compiler_works():  # type: ignore[attr-defined]
-            return fast()(*args, **kwargs)
-        return function(*args, **kwargs)
+    def call(*args: Any) -> Any:
+        return (fast() if args[0].is_cuda and compiler_works() else function)(*args)
 
-    return call
+    return cast(F, call)
 
 
 def fuse_layers(model: PreTrainedModel, backend: str = "inductor") -> None:

@@ -70,9 +70,6 @@ def load_model(source: str) -> tuple[PreTrainedModel, Tokenizer]:
     return model, tokenizer
 
 
-# -------------------------------------------------------------------------------------------------------------- checks
-
-
 def check_weights(model: PreTrainedModel, tokenizer: Tokenizer, found: dict) -> None:
     """All weights come from the files and are finite floats, every token has an embedding, one of them ends a response.
 

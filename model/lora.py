@@ -108,9 +108,6 @@ def merged_weights(
         yield name.replace(".base_layer.", "."), weight.to(dtype or weight.dtype)
 
 
-# ------------------------------------------------------------------------------------------------------------- folders
-
-
 def is_adapter(folder: Path) -> bool:
     return (folder / CONFIG).is_file()
 

@@ -1,4 +1,4 @@
-"""Requests and the scheduler: many environments share one engine, and neither side should wait long. No torch.
+"""Requests and the scheduler: many environments share one engine, and neither side should wait long.
 
 A player (`rollout._play`) is a generator that plays one environment: it yields the requests of its next agents and is
 sent their completions. `drive` plays many of them at once:
@@ -53,12 +53,8 @@ def request_seed(seed: Sequence[int], env: int, turn: int, agent: int, spacing: 
     return int.from_bytes(digest, "big") % (2**62 // spacing) * spacing
 
 
-class Generate(Protocol):
-    """n completions for each request, in order; [] where a prompt leaves no room to answer. Perhaps with a `stream`."""
-
-    def __call__(self, requests: list[Request], n: int) -> list[list[Completion]]: ...
-
-
+# n completions for each request, in order; [] where a prompt leaves no room to answer. It may also have a `stream`
+Generate = Callable[[list[Request], int], list[list[Completion]]]
 Answers = list[tuple[Request, list[Completion]]]
 
 
@@ -72,7 +68,6 @@ class Stream(Protocol):
 
     def collect(self) -> Answers:
         """Make progress and return what is complete, in any order."""
-        ...
 
     def __len__(self) -> int: ...
 
@@ -84,7 +79,7 @@ class Stream(Protocol):
 class Rounds(Stream):
     """A plain `generate` as a stream: one call for all pending requests.
 
-    `anywhere` tells what is true on any rank, where ranks answer each other: then all call, also without requests.
+    Where ranks answer each other, `anywhere` tells what is true on any of them; all call, also without requests.
     """
 
     in_rounds = True
@@ -168,8 +163,7 @@ def drive(
     turn: deque[_Game[Result]] = deque()  # whose answers are complete
     scoring: list[Future[_Game[Result]]] = []
     while stream.busy(bool(starts or turn or scoring)):
-        if starts:
-            turn += starts.pop(0)
+        turn += starts.pop(0) if starts else ()
         ready: list[_Game[Result]] = []  # whose next requests are known
         until = time.perf_counter() + SLICE
         while turn and (pool or stream.in_rounds or not asked or time.perf_counter() < until):
@@ -186,9 +180,8 @@ def drive(
             asked |= dict.fromkeys(game.answers, game)
             stream.submit(list(game.answers))
         for request, candidates in stream.collect():
-            if len(candidates) not in (0, n):
-                who = f"agent {request.agent}"
-                raise ValueError(f"the engine returned {len(candidates)} completions for {who}, expected {n}")
+            if (found := len(candidates)) not in (0, n):
+                raise ValueError(f"the engine returned {found} completions for agent {request.agent}, expected {n}")
             game = asked.pop(request)
             game.answers[request] = candidates
             if None not in game.answers.values():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -61,16 +61,13 @@ class Team:
             policy.set_lr(lr)
 
     def sync(self) -> None:
-        """The weights have changed: hand them to the engines (an engine of several policies gets them when asked).
-
-        FloatingPointError naming a policy whose weights are not finite.
-        """
+        """The weights have changed: hand them to the engines, or FloatingPointError where they are not finite."""
         for policy in self.learners.values():
             policy.check_finite()
         self._version += 1
-        serves = Counter(id(engine) for engine in self.engines.values())
+        served = [*self.engines.values()]
         for name, engine in self.engines.items():
-            if serves[id(engine)] == 1:
+            if served.count(engine) == 1:  # one of several policies gets them when asked
                 self.ready(name)
 
     def rest(self) -> None:

@@ -73,8 +73,8 @@ class VllmEngine(Engine):
             torch.cuda.empty_cache()  # torch keeps what the update no longer needs
             self.llm.wake_up(tags=["weights"])
 
-        def write(model: torch.nn.Module) -> set[str]:
-            written = model.load_weights(checked(weights, self.shapes))  # type: ignore[operator]
+        def write(model: Any) -> set[str]:
+            written = model.load_weights(checked(weights, self.shapes))
             return {name for name, _ in model.named_parameters()} - written
 
         (unwritten,) = self.llm.apply_model(write)
@@ -96,10 +96,8 @@ class VllmEngine(Engine):
 
     def stream(self, n: int, temperature: float = 1.0, top_p: float = 1.0) -> VllmStream:
         """Takes requests while others run. RuntimeError while another stream of this engine is unfinished."""
-        if self.asleep:
-            raise RuntimeError("stream: load weights first")
-        if self.llm.llm_engine.has_unfinished_requests():
-            raise RuntimeError("stream: another one is unfinished")
+        if self.asleep or self.llm.llm_engine.has_unfinished_requests():
+            raise RuntimeError("stream: load weights first" if self.asleep else "stream: another one is unfinished")
         return VllmStream(self, n, temperature, top_p)
 
 
@@ -174,26 +172,20 @@ def device_options(device: torch.device) -> dict[str, Any]:
 
 def alone_on_the_gpu() -> bool:
     """Whether no other process has memory here: vLLM counts what all use, and fails if that grows while it sleeps."""
-    if not torch.cuda.is_available():
-        return True
-    free, total = torch.cuda.mem_get_info()
+    free, total = torch.cuda.mem_get_info() if torch.cuda.is_available() else (0, 0)
     return total - free - torch.cuda.memory_reserved() < 2 * 2**30  # the context of this process takes less
 
 
 def import_vllm(device: torch.device) -> Any:
     """Import vllm with the environment variables it reads, unless they are set. ImportError with what to install."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # `load` needs the model in this process
-    defaults = {
-        "VLLM_LOGGING_LEVEL": "ERROR",
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_USE_FLASHINFER_SAMPLER": "0",  # only for top-p and top-k, and not always installed
-    }
+    defaults = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
+    defaults["VLLM_USE_FLASHINFER_SAMPLER"] = "0"  # only for top-p and top-k, and not always installed
     if device.type == "cuda":
         defaults["VLLM_USE_V2_MODEL_RUNNER"] = "1"  # draws all rows with one kernel; the older one loops over seeds
     else:
         defaults |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-    for name, value in defaults.items():
-        os.environ.setdefault(name, value)
+    os.environ.update(defaults | os.environ)
     try:
         import vllm
     except ImportError as error:
