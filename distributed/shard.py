@@ -1,18 +1,18 @@
 """One policy over several ranks: FSDP2 applied from outside; the model itself knows nothing of it.
 
 Every rank keeps a slice of the float32 weights, gradients and optimizer state. A layer's weights are gathered (on a GPU
-in bfloat16) right before they are used, and dropped afterwards. Without a mesh (None) the process is alone.
+in bfloat16) right before they are used, and dropped afterwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 # Parameters gathered at once, roughly: 134 MB of bfloat16. Many small gathers take longer than a large one, but a large
@@ -28,20 +28,6 @@ def shard(root: nn.Module, layers: Sequence[nn.Module], mesh: DeviceMesh) -> Non
     for first in range(0, len(layers), together):
         fully_shard(list(layers[first : first + together]), mesh=mesh, mp_policy=precision)
     fully_shard(root, mesh=mesh, mp_policy=precision, reshard_after_forward=False)
-
-
-def full_weights(
-    root: nn.Module, model: nn.Module, dtype: torch.dtype | None = None, skip: str = ""
-) -> Iterator[tuple[str, Tensor]]:
-    """(name, whole weight) one after the other, tied weights once, without names that contain `skip`.
-
-    All ranks of the policy have to iterate.
-    """
-    if isinstance(root, FSDPModule):
-        root.reshard()  # a forward without a backward leaves the root's weights gathered
-    for name, parameter in model.named_parameters():
-        if not skip or skip not in name:
-            yield name, full(parameter.detach(), dtype)
 
 
 def full(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:

@@ -41,8 +41,7 @@ class World:
 
     @property
     def main(self) -> bool:
-        """Whether this rank prints and writes the logs."""
-        return self.rank == 0
+        return self.rank == 0  # it prints and writes the logs
 
     def send_to(self, parts: Sequence[T]) -> list[T]:
         """Send parts[r] to rank r; returns what each rank has sent to this one."""
@@ -94,13 +93,11 @@ class World:
         return items[start:end]
 
     def close(self) -> None:
-        """Leave the job after its work is done: the process groups end, those of vLLM first."""
+        """Leave the job after its work is done."""
         self.barrier()
         self.over.set()
-        if "vllm" in sys.modules:
-            from vllm.distributed import cleanup_dist_env_and_memory
-
-            cleanup_dist_env_and_memory()
+        if vllm := sys.modules.get("vllm.distributed"):  # its groups end first
+            vllm.cleanup_dist_env_and_memory()
         if dist.is_initialized():
             dist.destroy_process_group()
 
@@ -148,9 +145,9 @@ def lifeline(rank: int, size: int, store: dist.Store) -> threading.Event:
             lines = [server.accept()[0] for _ in range(size - 1)]
     for line in lines:
         line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in (("IDLE", 15), ("INTVL", 5), ("CNT", 3)):  # seconds, seconds, times
-            if name := getattr(socket, f"TCP_KEEP{option}", None):  # not every system has all
-                line.setsockopt(socket.IPPROTO_TCP, name, value)
+        for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):  # seconds, seconds, times
+            if hasattr(socket, name):  # not every system has all
+                line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def watch() -> None:
         connection.wait(lines)  # one of them was closed

@@ -53,7 +53,7 @@ class Layout:
         return _blocks(self)
 
     def kernels(self, weight: Tensor, head_size: int) -> Flash | Blocks:
-        """What the layers of a model with these weights need: flash kernels where they exist, else blocks of SDPA."""
+        """What the layers of a model with these weights get as an argument."""
         return self.flash if has_flash(weight, head_size) else self.blocks
 
 
@@ -61,10 +61,7 @@ def packed_attention(
     module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scaling: float | None = None,
     kernels: Flash | Blocks | None = None, **_: object,
 ) -> tuple[Tensor, None]:  # fmt: skip
-    """Attention over the segments of a pack: q (1, H, T, D), k and v (1, G, T, D) -> (1, T, H, D).
-
-    Registered with transformers as "packed"; `kernels` comes from `Layout.kernels`.
-    """
+    """Registered with transformers as "packed": q (1, H, T, D), k and v (1, G, T, D) -> (1, T, H, D)."""
     assert kernels is not None, "a model with attention 'packed' runs through token_logprobs"
     q, k, v = (x[0].transpose(0, 1) for x in (q, k, v))  # (T, H | G, D)
     if isinstance(kernels, Flash):
@@ -92,8 +89,6 @@ def packed(model: PreTrainedModel) -> Iterator[None]:
     finally:
         model.set_attn_implementation(before)
 
-
-# ------------------------------------------------------------------------------------------------------------- on a GPU
 
 Calls = tuple[Tensor, Tensor, int, int]  # of one kernel: offsets of queries and of keys, longest of each
 

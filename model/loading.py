@@ -29,16 +29,12 @@ from model.packing import pack_samples
 @contextmanager
 def refusing(source: str, part: str = "") -> Iterator[None]:
     """Turn whatever goes wrong inside into a ValueError of one line that names the model and the part."""
-    verbosity = logging.get_verbosity()
     logging.set_verbosity_error()  # its warnings about weights and files are our errors
     try:
         yield
     except Exception as error:  # what the libraries raise on a broken file is anything: KeyError, RuntimeError, ...
         kind = "" if isinstance(error, (ValueError, OSError)) else f"{type(error).__name__}: "
-        reason = " ".join(f"{part}{kind}{error}".split())
-        raise ValueError(f"--model {source}: {reason[:400]}") from None
-    finally:
-        logging.set_verbosity(verbosity)
+        raise ValueError(f"--model {source}: {' '.join(f'{part}{kind}{error}'.split())[:400]}") from None
 
 
 def load_model(source: str) -> tuple[PreTrainedModel, Tokenizer]:
@@ -71,10 +67,7 @@ def load_model(source: str) -> tuple[PreTrainedModel, Tokenizer]:
 
 
 def check_weights(model: PreTrainedModel, tokenizer: Tokenizer, found: dict) -> None:
-    """All weights come from the files and are finite floats, every token has an embedding, one of them ends a response.
-
-    Weights that are missing would be random, without a word.
-    """
+    """All weights come from the files (missing ones would be random) and are finite; tokens have rows, some end."""
     kinds = ("missing_keys", "unexpected_keys", "mismatched_keys")
     if names := sorted(str(name) for kind in kinds for name in found[kind]):
         raise ValueError(f"its weight files do not fit config.json: {len(names)} weights, the first is {names[0]}")
@@ -95,7 +88,7 @@ HARMLESS = {"scaling", "dropout", "position_ids", "cache_position", "use_cache"}
 def check_attention(model: PreTrainedModel) -> None:
     """Every layer must ask for plain causal attention: packing.py knows no window, sink, soft cap or position bias.
 
-    A short text would not show a window, so this looks at what the layers ask for, not at what comes out.
+    This looks at what the layers ask for: a window would not show in what comes out for a short text.
     """
     kind = type(model).__name__
     layers, head = getattr(getattr(model, "model", None), "layers", None), getattr(model, "lm_head", None)

@@ -17,9 +17,10 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from distributed.shard import full, full_weights
+from distributed.shard import full
 from model.loading import load_model, refusing
 
 ALPHA = 32  # scale = ALPHA / rank, so that the best learning rate hardly depends on the rank
@@ -95,12 +96,17 @@ def to_bfloat16(model: PreTrainedModel) -> None:
 def merged_weights(
     root: nn.Module, model: PreTrainedModel, policy: str = "", dtype: torch.dtype | None = None
 ) -> Iterator[tuple[str, Tensor]]:
-    """(name, whole weight) of the model as a policy sees it, without a policy the frozen ones; names as without LoRA.
+    """(name, whole weight) as a policy sees the model, without a policy as without LoRA; tied weights once.
 
     All ranks of the policy have to iterate.
     """
     adapters, layers = dict(adapter_weights(model, policy)), dict(linear_layers(model))
-    for name, weight in full_weights(root, model, skip=".lora_"):
+    if isinstance(root, FSDPModule):
+        root.reshard()  # a forward without a backward leaves the root's weights gathered
+    for name, parameter in model.named_parameters():
+        if ".lora_" in name:
+            continue
+        weight = full(parameter.detach(), None if policy else dtype)
         layer, is_adapted, _ = name.rpartition(".base_layer.weight")
         if policy and is_adapted:
             a, b = (full(adapters[f"{layer}.lora_{x}.{label(policy)}.weight"].detach()) for x in "AB")

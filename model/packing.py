@@ -58,10 +58,9 @@ def deal(samples: Sequence[Sample], minibatches: int, seed: Sequence[int] = (0,)
 def pack_minibatch(
     groups: Sequence[Group], budget: int, rank: int = 0, ranks: int = 1, device: torch.device | str = "cpu"
 ) -> list[Pack]:
-    """The packs of one minibatch that this rank computes, at most `budget` tokens in one forward pass.
+    """The packs of one minibatch that this rank computes, at most `budget` tokens each.
 
-    What has a signal is balanced over the ranks by cost. Every rank gets the same number of packs, because a sharded
-    model takes all ranks for every forward pass.
+    As many on every rank: a sharded model takes all ranks for every forward pass.
     """
     shares = balance(with_signal(groups), ranks)
     packs = max(len(first_fit(share, budget)) for share in shares)
@@ -128,15 +127,13 @@ def first_fit(groups: Sequence[Group], budget: int) -> list[list[Group]]:
 
 
 def tokens_of(group: Group) -> int:
-    """Tokens of a group in a pack."""
     return len(group[0].prompt_ids) + sum(len(sample.response_ids) for sample in group)
 
 
 def pack_samples(groups: Sequence[Group], device: torch.device | str = "cpu") -> Pack:
-    """Pack groups of samples; the members of a group have the same prompt (if not, it becomes several groups).
+    """Pack groups of samples that share a prompt. ValueError on an empty prompt or response.
 
-    The last token of a response is only a target, so it is not an input. Raises ValueError on an empty prompt or
-    response.
+    The last token of a response is only a target, so it is not an input.
     """
     # `Sample.prompt_hash` is a hash; should two prompts ever share one, they part here
     groups = [list(same) for group in groups for _, same in groupby(group, key=lambda sample: sample.prompt_ids)]

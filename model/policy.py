@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.utils import get_total_norm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from distributed.shard import full_weights, local, shard
+from distributed.shard import local, shard
 from model import lora
 from model.chat import decode as decode  # where others look for it
 from model.chat import stop_ids
@@ -84,9 +84,7 @@ class Policy:
 
     def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         """(name, whole weight), tied weights once, adapters merged. All ranks of the policy have to iterate."""
-        if self.adapted:
-            return lora.merged_weights(self.root, self.model, self.name, dtype)
-        return full_weights(self.root, self.model, dtype)
+        return lora.merged_weights(self.root, self.model, self.name if self.adapted else "", dtype)
 
     @property
     def shapes(self) -> dict[str, torch.Size]:
@@ -106,11 +104,8 @@ class Policy:
         return stop_ids(self.model, self.tokenizer)
 
     def set_lr(self, lr: float) -> None:
-        for group in self.optimizer.param_groups:
-            if torch.is_tensor(group["lr"]):  # torchao's, which is compiled and would take a number for a constant
-                group["lr"].fill_(lr)
-            else:
-                group["lr"] = lr
+        for group in self.optimizer.param_groups:  # torchao's is a tensor: its compiled step takes a number as constant
+            group["lr"] = group["lr"].fill_(lr) if torch.is_tensor(group["lr"]) else lr
 
     def check_finite(self) -> None:
         """FloatingPointError naming the first weight, or state of the optimizer, that is not finite on this rank."""
@@ -181,7 +176,7 @@ def make_policy(
             lora.to_bfloat16(model)
         if fused and cuda:
             fuse_layers(model)
-        if checkpointing:  # activations of a layer are computed again in the backward pass instead of kept
+        if checkpointing:  # activations of a layer are computed again in the backward pass
             model.gradient_checkpointing_enable({"use_reentrant": False})
             model.train()
         root = LogProbs(model)

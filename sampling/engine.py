@@ -35,7 +35,7 @@ class Engine:
         self.dtype = torch.bfloat16 if policy.device.type == "cuda" else torch.float32
 
     def load(self, weights: Weights) -> None:
-        """Replace the weights. Raises ValueError unless every weight of the model is given, by its own name."""
+        """Replace the weights. ValueError unless every weight of the model is given, by its own name."""
         raise NotImplementedError
 
     def sleep(self) -> bool:
@@ -49,10 +49,7 @@ class Engine:
     def __call__(
         self, requests: list[Request], n: int, temperature: float = 1.0, top_p: float = 1.0
     ) -> list[list[Completion]]:
-        """n completions for each request; temperature 0 is greedy (its log-probs are those at temperature 1).
-
-        `top_p`: from the likeliest tokens that together have this probability (nucleus sampling).
-        """
+        """n completions for each request; temperature 0 is greedy (its log-probs are those at 1), `top_p` nucleus."""
         return answered(self.stream(n, temperature, top_p), requests)
 
 

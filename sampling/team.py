@@ -71,7 +71,7 @@ class Team:
                 self.ready(name)
 
     def rest(self) -> None:
-        """Sampling is over for now: engines that can sleep leave the GPU to the update."""
+        """Engines that can sleep leave the GPU to the update."""
         for engine in self.engines.values():
             if engine.sleep():
                 self._holds.pop(id(engine), None)

@@ -1,7 +1,7 @@
 """Sampling with transformers: works everywhere, on a CPU too.
 
-A prompt goes through the model once, however many candidates and requests ask for it. Its answers share its keys and
-values, and as long as they are the same their own as well. What has ended leaves the batch.
+A prompt goes through the model once, however many candidates ask for it. Its answers share its keys and values, and as
+long as they are the same their own as well. What has ended leaves the batch.
 
 Shapes: B prompts of at most P tokens; L answers that have not ended; n branches, answers that have begun alike, at most
 W of one prompt; t tokens of an answer so far; H heads, G of them for keys and values; D head size; V vocabulary.

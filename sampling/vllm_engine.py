@@ -102,9 +102,9 @@ class VllmEngine(Engine):
 
 
 class VllmStream(Stream):
-    """Requests of one temperature and number of candidates on their way through vLLM."""
+    """Requests on their way through vLLM."""
 
-    def __init__(self, engine: VllmEngine, n: int, temperature: float, top_p: float = 1.0):
+    def __init__(self, engine: VllmEngine, n: int, temperature: float, top_p: float):
         self.engine, self.n, self.temperature, self.top_p = engine, n, temperature, top_p
         self.waiting: dict[str, Request] = {}
         self.hopeless: list[Request] = []  # without room for a single token
