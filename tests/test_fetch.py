@@ -40,29 +40,21 @@ def live(number):
     return {**row, "public_test_cases": json.dumps([{"input": "1", "output": "2", "testtype": "stdin"}])}
 
 
-HUB_ROWS = {
-    ("POLARIS-Project/Polaris-Dataset-53K", None): {
-        "train": [
-            {"problem": "What is 1+1?", "answer": "2", "difficulty": "3/8"},
-            {"problem": "what is  7×6?", "answer": "42", "difficulty": "1/8"},  # AIME 2024 has it, written differently
-            {"problem": "No answer.", "answer": "", "difficulty": "1/8"},
-        ]
-    },
-    ("Maxwell-Jia/AIME_2024", None): {
-        "train": [{"ID": "2024-I-1", "Problem": "What is 7×6?", "Solution": "think", "Answer": 42}]
-    },
-    ("yentinglin/aime_2025", None): {
-        "train": [{"id": 1, "problem": "What is 10%?", "answer": "0.1", "solution": "s", "year": "2025"}],
-    },
-    ("Hothan/OlympiadBench", "OE_TO_maths_en_COMP"): {
-        "train": [
-            {"id": 1, "question": "Which?", "final_answer": ["4.2"], "error": "1e-1", "image_1": None, "unit": ""}
-        ]
-    },
-    ("deepmind/code_contests", None): {"train": [contest(1), contest(2, tests=90)], "test": [contest(3)]},
-}
 LONG = "9" * 5000
-FILE_ROWS = {
+AIME24 = "Maxwell-Jia/AIME_2024", None, "train"
+HUB_ROWS = {  # data set, configuration and split, or file -> rows
+    ("POLARIS-Project/Polaris-Dataset-53K", None, "train"): [
+        {"problem": "What is 1+1?", "answer": "2", "difficulty": "3/8"},
+        {"problem": "what is  7×6?", "answer": "42", "difficulty": "1/8"},  # AIME 2024 has it, written differently
+        {"problem": "No answer.", "answer": "", "difficulty": "1/8"},
+    ],
+    AIME24: [{"ID": "2024-I-1", "Problem": "What is 7×6?", "Solution": "think", "Answer": 42}],
+    ("yentinglin/aime_2025", None, "train"): [{"id": 1, "problem": "What is 10%?", "answer": "0.1", "year": "2025"}],
+    ("Hothan/OlympiadBench", "OE_TO_maths_en_COMP", "train"): [
+        {"id": 1, "question": "Which?", "final_answer": ["4.2"], "error": "1e-1", "image_1": None, "unit": ""}
+    ],
+    ("deepmind/code_contests", None, "train"): [contest(1), contest(2, tests=90)],
+    ("deepmind/code_contests", None, "test"): [contest(3)],
     f"{HUB}codeparrot/apps/test.jsonl": [apps(n) for n in range(4601)],  # the last of them belong to nobody
     f"{HUB}codeparrot/apps/train.jsonl": [
         apps(7, " PRINT  3."),  # the fourth of the evaluation set
@@ -82,12 +74,8 @@ def hub(monkeypatch):
     asked = []
 
     def load_dataset(path, config=None, split=None, data_files=None):
-        asked.append(path if data_files is None else data_files["rows"])
-        if path == "json":
-            assert split == "rows"
-            return FILE_ROWS[data_files["rows"]]
-        parts = HUB_ROWS[path, config]
-        return parts if split is None else parts[split]
+        asked.append((path, config, split) if data_files is None else data_files["rows"])
+        return HUB_ROWS[asked[-1]]
 
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
     return asked
@@ -97,36 +85,25 @@ def rows_of(folder, file):
     return read_rows(str(folder / f"{file}.jsonl"))
 
 
-def test_all_files_are_written_load_and_share_no_question(tmp_path, hub, capsys):
+def test_all_files_are_written_with_the_authors_splits_and_share_no_question(tmp_path, hub, capsys):
     fetch.main(["all", "--output", str(tmp_path)])
     assert {path.name for path in tmp_path.iterdir()} == {f"{file}.jsonl" for file in fetch.FILES} | {"sources.json"}
     assert len(hub) == len(fetch.FILES), "each file is fetched once"
-    problems = {}
+    questions = {}
     for file, source in fetch.FILES.items():
         module = math_env if source.format == "mathematics" else code_data
-        problems[file] = module.load_problems(str(tmp_path / f"{file}.jsonl"))
+        questions[file] = [problem.question for problem in module.load_problems(str(tmp_path / f"{file}.jsonl"))]
     for file, source in fetch.FILES.items():
         for other, evaluation in fetch.FILES.items():
             if source.train and not evaluation.train:
-                check_disjoint({name: [problem.question for problem in problems[name]] for name in (file, other)})
-    printed = capsys.readouterr().out
-    assert "polaris.jsonl: 1 rows" in printed
-    assert printed.count("left out 1 (also in an evaluation set)") == 2
-    for file in ("apps_test", "code_contests_train"):
-        assert all(golden_tests(problem) for problem in problems[file])
-    assert reference_solution(problems["code_contests_test"][0]) == "print(input())"
-
-
-def test_splits_are_those_of_the_authors(tmp_path):
-    fetch.main(["apps", "aime25", "--output", str(tmp_path)])
-    numbers = {file: [row["question"] for row in rows_of(tmp_path, file)] for file in ("apps_test", "apps_train")}
-    assert numbers["apps_test"] == [f"Print {n}." for n in range(500)]
-    assert numbers["apps_train"] == [f"Print {n}." for n in range(500, 4500)]
-    assert [row["problem"] for row in rows_of(tmp_path, "aime25")] == ["What is 10%?"]
-    rows = rows_of(tmp_path, "apps_train_easier")
-    assert [row["question"] for row in rows] == ["Line\u2028separator é", "Easier 14."]
+                check_disjoint({name: questions[name] for name in (file, other)})
+    assert questions["polaris"] == ["What is 1+1?"]
+    assert questions["apps_test"] == [f"Print {n}." for n in range(500)]
+    assert questions["apps_train"] == [f"Print {n}." for n in range(500, 4500)]
+    assert questions["apps_train_easier"] == ["Line\u2028separator é", "Easier 14."]
     counts = json.loads((tmp_path / "sources.json").read_text())["apps_train_easier"]["counts"]
     assert counts == {"rows": 2, "also in an evaluation set": 1, "no tests": 2, "unreadable": 1}
+    assert capsys.readouterr().out.count("left out 1 (also in an evaluation set)") == 2
 
 
 def test_a_training_set_brings_the_evaluation_sets_of_its_kind_and_no_others(tmp_path, hub):
@@ -134,7 +111,9 @@ def test_a_training_set_brings_the_evaluation_sets_of_its_kind_and_no_others(tmp
     assert {path.stem for path in tmp_path.glob("*.jsonl")} == {"polaris", "aime24", "aime25", "olympiadbench"}
     hub.clear()
     fetch.main(["polaris", "--output", str(tmp_path)])
-    assert hub == ["POLARIS-Project/Polaris-Dataset-53K"], "what is there is not fetched again"
+    assert [source[0] for source in hub] == ["POLARIS-Project/Polaris-Dataset-53K"], (
+        "what is there is not fetched again"
+    )
 
 
 def test_rows_are_cut_to_what_is_used(tmp_path):
@@ -142,6 +121,8 @@ def test_rows_are_cut_to_what_is_used(tmp_path):
     first, long = rows_of(tmp_path, "code_contests_train")
     assert first["solutions"] == ["print(input())", "x"]
     assert (first["tests"][0], len(long["tests"])) == ({"input": "7", "output": "7"}, GOLDEN_TESTS)
+    (test,) = code_data.load_problems(str(tmp_path / "code_contests_test.jsonl"))
+    assert reference_solution(test) == "print(input())"
     (row, _) = rows_of(tmp_path, "livecodebench_v6")
     assert [test["input"] for test in row["tests"]] == ["1", "2"]
     (row,) = rows_of(tmp_path, "olympiadbench")
@@ -149,7 +130,7 @@ def test_rows_are_cut_to_what_is_used(tmp_path):
 
 
 def test_errors_say_what_to_do(tmp_path, monkeypatch):
-    monkeypatch.setitem(HUB_ROWS, ("Maxwell-Jia/AIME_2024", None), {"train": [{"Problem": "?", "Answer": None}]})
+    monkeypatch.setitem(HUB_ROWS, AIME24, [{"Problem": "?", "Answer": None}])
     with pytest.raises(SystemExit, match=r"aime24.*not a single row is usable"):
         fetch.main(["aime24", "--output", str(tmp_path)])
     assert list(tmp_path.glob("aime24*")) == []
