@@ -26,7 +26,6 @@ from options import UNTIED, Config, Text, Words, by_policy, load, read, unchange
 from prepare import held_out, input_files, levels_of, load_models, make_team, scoring_pool
 from records.log import say
 from records.run_folder import check_pins, is_checkpoint, locate
-from rollout import Evaluation
 from sampling.team import Team
 from tasks.levels import Levels
 
@@ -35,20 +34,13 @@ from tasks.levels import Levels
 class Options(Config):
     """Held-out success of a run, of a model, or of a team. Models and teams take the options of train.py too."""
 
-    source: tyro.conf.Positional[Text] = ""
-    """RUN, RUN@STEP, a hub id or a folder"""
-    team: Words = ()
-    """instead: who plays each policy, POLICY=NAME ..., with the options of the first run among them"""
-    envs: int = 0
-    """held-out environments (0: all problems of a data set, 200 levels of a board)"""
-    samples: int = 1
-    """chains per environment"""
-    temperature: float = 0.0
-    """0 is greedy"""
-    top_p: float = 1.0
-    """sample from the likeliest tokens only (1: all)"""
-    merge: Text = ""
-    """also write the models that played into this new folder, adapters merged (several: DIR/POLICY)"""
+    source: tyro.conf.Positional[Text] = ""  # RUN, RUN@STEP, a hub id or a folder
+    team: Words = ()  # instead: who plays each policy, POLICY=NAME ..., with the options of the first run among them
+    envs: int = 0  # held-out environments (0: all problems of a data set, 200 levels of a board)
+    samples: int = 1  # chains per environment
+    temperature: float = 0.0  # 0 is greedy
+    top_p: float = 1.0  # sample from the likeliest tokens only (1: all)
+    merge: Text = ""  # also write the models that played into this new folder, adapters merged (several: DIR/POLICY)
 
 
 # what an evaluation may say beside the options of the run
@@ -92,16 +84,6 @@ def load_team(argv: Sequence[str]) -> tuple[str, Options, Levels, Team]:
     return checkpoint.name if checkpoint else " ".join(config.model), config, levels, team
 
 
-def report(result: Evaluation) -> str:
-    """The success rate in the last line, and above it what its reader would ask next."""
-    ended = Counter(episode.ended for episode in result.episodes)
-    formats = ", ".join(f"{agent} {share:.2f}" for agent, share in result.formats.items())
-    return (
-        f"turns used {result.turns:.2f}; episodes ended by {dict(ended)}\nreadable answers: {formats}\n"
-        f"success {half_up(result.success)} (n={result.n}, se {half_up(result.se)})"
-    )
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     with errors_in_one_line("evaluate.py"):
         name, config, levels, team = load_team(sys.argv[1:] if argv is None else argv)
@@ -112,7 +94,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             for policy in team.policies.values():
                 folder = Path(config.merge, policy.name if len(team.ranks_of) > 1 else "")
                 policy.save(folder, policy.weights(torch.float32))
-        say(team.world, f"{config.task} ({config.workflow}), {name}: {summary}\n{report(result)}")
+        formats = ", ".join(f"{agent} {share:.2f}" for agent, share in result.formats.items())
+        ended = dict(Counter(episode.ended for episode in result.episodes))
+        say(team.world, f"{config.task} ({config.workflow}), {name}: {summary}")
+        say(team.world, f"turns used {result.turns:.2f}; episodes ended by {ended}\nreadable answers: {formats}")
+        say(team.world, f"success {half_up(result.success)} (n={result.n}, se {half_up(result.se)})")
         team.world.close()
 
 

@@ -1,6 +1,6 @@
 """The options of a run: what they mean, what they are by default, and which cannot be combined. No torch.
 
-One flat dataclass, read from the command line by tyro: the text below a field is its line in `--help`. A run folder
+One flat dataclass, read from the command line by tyro: the comment at a field is its line in `--help`. A run folder
 holds it as `config.json`. Each error names its option and is one line.
 """
 
@@ -34,119 +34,76 @@ Words = Annotated[tuple[str, ...], tyro.conf.arg(help_behavior_hint="")]
 class UpdateConfig:
     """How a batch becomes optimizer steps. The defaults are ours where the paper is silent."""
 
-    temperature: Constant = 1.0
-    """of sampling, and of the log-probs"""
-    clip: float = 0.2
-    """the ratio is clipped to [1 - clip, 1 + clip]"""
-    loss: Literal["token", "sequence", "constant"] = "token"
-    """what the loss is divided by (update.loss_weights)"""
-    minibatches: int = 4
-    """optimizer steps an epoch: parts that the batch is dealt into"""
-    epochs: int = 1
-    """times a batch is used"""
-    micro_batch_tokens: int = 0
-    """tokens in one forward pass (0: what fits the GPU); changes memory, not the result"""
-    mismatch_clamp: Constant = 2.0
-    """C in w = min(exp(lp_trainer - lp_engine), C)"""
-    grad_clip: Constant = 1.0
-    """maximum norm of the gradient"""
+    temperature: Constant = 1.0  # of sampling, and of the log-probs
+    clip: float = 0.2  # the ratio is clipped to [1 - clip, 1 + clip]
+    loss: Literal["token", "sequence", "constant"] = "token"  # what the loss is divided by (update.loss_weights)
+    minibatches: int = 4  # optimizer steps an epoch: parts that the batch is dealt into
+    epochs: int = 1  # times a batch is used
+    micro_batch_tokens: int = 0  # tokens in one forward pass (0: what fits the GPU); changes memory, not the result
+    mismatch_clamp: Constant = 2.0  # C in w = min(exp(lp_trainer - lp_engine), C)
+    grad_clip: Constant = 1.0  # maximum norm of the gradient
     max_response_tokens: Count = 0
-    """limit of a response, and what --loss constant divides by (default: 28 for tiny, else 512)"""
 
 
 @dataclass(frozen=True)
 class Config(UpdateConfig):
     """AT-GRPO: reinforcement learning for teams of language models (arXiv 2510.11062)."""
 
+    # limit of a response, and what --loss constant divides by (default: 28 for tiny, else 512)
     max_response_tokens: Count = BY_MODEL
 
-    task: str = "plan_path"
-    """plan_path, sokoban, sudoku, math, code, or file.py:Class"""
-    workflow: str = "mas"
-    """mas (several agents), single, tool (the tool user alone), or ensemble (math)"""
-    env_options: Words = ()
-    """KEY=VALUE ..., options of the task, for instance rows=8"""
-    data: Text = ""
-    """training problems, for tasks that read them: a file or a hub id"""
-    eval_data: Text = ""
-    """held-out problems, for the same tasks"""
-    max_turns: int = 6
-    """T, turns of an environment"""
+    task: str = "plan_path"  # plan_path, sokoban, sudoku, math, code, or file.py:Class
+    workflow: str = "mas"  # mas (several agents), single, tool (the tool user alone), or ensemble (math)
+    env_options: Words = ()  # KEY=VALUE ..., options of the task, for instance rows=8
+    data: Text = ""  # training problems, for tasks that read them: a file or a hub id
+    eval_data: Text = ""  # held-out problems, for the same tasks
+    max_turns: int = 6  # T, turns of an environment
+    # where programs run: bubblewrap, or only under resource limits, which are no security boundary
     sandbox: Literal["auto", "rlimit"] = "auto"
-    """where programs run: bubblewrap, or only under resource limits, which are no security boundary"""
 
-    model: Words = ("tiny",)
-    """tiny, hub id, folder, RUN or RUN@STEP; or POLICY=NAME ... (default: tiny)"""
+    model: Words = ("tiny",)  # tiny, hub id, folder, RUN or RUN@STEP; or POLICY=NAME ... (default: tiny)
+    # shared, per_role, or agent=policy ... (default: shared, or per_role if --model names policies)
     policies: Words = ()
-    """shared, per_role, or agent=policy ... (default: shared, or per_role if --model names policies)"""
-    adapter: Literal["none", "lora"] = "none"
-    """lora trains an adapter on shared weights"""
-    lora_rank: int = 16
-    """rank of these matrices"""
-    frozen: Words = ()
-    """policies that play but are not trained"""
+    adapter: Literal["none", "lora"] = "none"  # lora trains an adapter on shared weights
+    lora_rank: int = 16  # rank of these matrices
+    frozen: Words = ()  # policies that play but are not trained
+    # torchrun: how many ranks each policy gets (default: as even as possible)
     ranks: Annotated[tuple[int, ...], tyro.conf.arg(help_behavior_hint="")] = ()
-    """torchrun: how many ranks each policy gets (default: as even as possible)"""
-    warm_start: Count = BY_MODEL
-    """steps of imitating noisy moves, boards only (default: 60 for tiny, else 0)"""
+    warm_start: Count = BY_MODEL  # steps of imitating noisy moves, boards only (default: 60 for tiny, else 0)
 
-    sampling: Literal["tree", "chains", "parallel"] = "tree"
-    """tree is AT-GRPO, chains is GRPO; parallel is an ablation"""
+    sampling: Literal["tree", "chains", "parallel"] = "tree"  # tree is AT-GRPO, chains is GRPO; parallel is an ablation
+    # agent_turn for a tree, trajectory for chains; the others are ablations
     grouping: Literal["agent_turn", "trajectory", "agent", "turn", "prompt"] = "agent_turn"
-    """agent_turn for a tree, trajectory for chains; the others are ablations"""
+    # alpha * team + local (chains: progress at the end); dense: its mean over a trajectory; outcome: 1 if solved
     reward: Literal["mixed", "dense", "outcome"] = "mixed"
-    """alpha * team + local (chains: progress at the end); dense: its mean over a trajectory; outcome: 1 if solved"""
-    num_candidates: int = 8
-    """K, candidates per prompt (chains: trajectories per environment)"""
-    envs_per_step: int = 64
-    """environment instances per step"""
-    alpha: float = 1.0
-    """weight of the team reward beside the local one"""
-    normalize: Literal["std", "mean_only"] = "std"
-    """advantage: (r - mean) / std, or r - mean"""
+    num_candidates: int = 8  # K, candidates per prompt (chains: trajectories per environment)
+    envs_per_step: int = 64  # environment instances per step
+    alpha: float = 1.0  # weight of the team reward beside the local one
+    normalize: Literal["std", "mean_only"] = "std"  # advantage: (r - mean) / std, or r - mean
 
-    lr: Rate = BY_MODEL
-    """peak learning rate (default: 8e-4 for tiny, else 1e-6; LoRA: times 10)"""
-    lr_final: float = 0.1
-    """share of the peak left at the last step (linear decay)"""
-    lr_warmup: int = 10
-    """steps of linear warm-up"""
+    lr: Rate = BY_MODEL  # peak learning rate (default: 8e-4 for tiny, else 1e-6; LoRA: times 10)
+    lr_final: float = 0.1  # share of the peak left at the last step (linear decay)
+    lr_warmup: int = 10  # steps of linear warm-up
+    # adamw8bit: Adam's moments in a quarter of the memory (needs torchao)
     optimizer: Literal["adamw", "adamw8bit"] = "adamw"
-    """adamw8bit: Adam's moments in a quarter of the memory (needs torchao)"""
 
-    engine: Literal["transformers", "vllm"] = "transformers"
-    """sampling engine; vllm is the fast one on GPUs"""
-    engine_memory: float = 0.3
-    """vllm: share of the GPU's memory for its weights and cache"""
-    gradient_checkpointing: bool = False
-    """compute activations twice instead of keeping them: less memory"""
-    fused: bool = False
-    """compile layers for the update on a GPU: faster, a slow first step"""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto: cuda if there is one; CUDA_VISIBLE_DEVICES says which GPUs"""
+    engine: Literal["transformers", "vllm"] = "transformers"  # sampling engine; vllm is the fast one on GPUs
+    engine_memory: float = 0.3  # vllm: share of the GPU's memory for its weights and cache
+    gradient_checkpointing: bool = False  # compute activations twice instead of keeping them: less memory
+    fused: bool = False  # compile layers for the update on a GPU: faster, a slow first step
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: cuda if there is one; CUDA_VISIBLE_DEVICES says which GPUs
 
-    steps: int = 200
-    """training steps"""
-    seed: int = 0
-    """seed of weights, levels and sampling"""
-    output_dir: Text = ""
-    """run folder (default: runs/TASK-DATE-TIME)"""
-    resume: bool = False
-    """continue the run in --output-dir, with its own options"""
-    like: Text = ""
-    """a run whose options are the defaults"""
-    eval_envs: int = 200
-    """held-out environments, played greedily before and after training"""
-    report_every: int = 25
-    """steps between held-out evaluations and printed examples, 0 for none"""
-    save_every: int = 50
-    """steps between checkpoints"""
-    keep: int = 2
-    """checkpoints to keep"""
-    trees: int = 2
-    """environments per step that are recorded for report.py"""
-    track: Literal["none", "tensorboard", "wandb"] = "none"
-    """log the numbers there too"""
+    steps: int = 200  # training steps
+    seed: int = 0  # seed of weights, levels and sampling
+    output_dir: Text = ""  # run folder (default: runs/TASK-DATE-TIME)
+    resume: bool = False  # continue the run in --output-dir, with its own options
+    like: Text = ""  # a run whose options are the defaults
+    eval_envs: int = 200  # held-out environments, played greedily before and after training
+    report_every: int = 25  # steps between held-out evaluations and printed examples, 0 for none
+    save_every: int = 50  # steps between checkpoints
+    keep: int = 2  # checkpoints to keep
+    trees: int = 2  # environments per step that are recorded for report.py
+    track: Literal["none", "tensorboard", "wandb"] = "none"  # log the numbers there too
 
     def resolved(self: C) -> C:
         """The same with every default that depends on other options."""
@@ -185,8 +142,8 @@ class Config(UpdateConfig):
         if self.steps * self.envs_per_step > 2**24:
             raise ValueError(f"--steps {self.steps} --envs-per-step {self.envs_per_step}: a seed has 2**24 levels")
         if self.task not in TASKS and ":" not in self.task:
-            there = f"there are {', '.join(TASKS)}, or your own as file.py:Class"
-            raise ValueError(f"--task {self.task}: no such task{nearest(self.task, list(TASKS))}; {there}")
+            there = f"no such task{nearest(self.task, list(TASKS))}; there are {', '.join(TASKS)}"
+            raise ValueError(f"--task {self.task}: {there}, or your own as file.py:Class")
         if methods is not None and (self.sampling, self.grouping, self.reward) not in methods:
             raise ValueError(
                 f"--sampling {self.sampling} --grouping {self.grouping} --reward {self.reward}: use tree with "

@@ -47,8 +47,7 @@ class Run:
     pool: Executor | None  # threads that score, None where scoring is fast
     log: Log
     stop: Stop
-    done: int = 0  # finished steps
-    saved: int = -1  # steps in the newest checkpoint
+    done: int = 0  # steps in the newest checkpoint
 
     def first_evaluation(self) -> float:
         """Held-out success before training: played now, or the first row of the evaluations of a resumed run."""
@@ -69,7 +68,7 @@ class Run:
         for step in self.log.progress(self.done):
             yield step
             if number := world.most(self.stop.number):  # all ranks stop after the same step
-                if self.saved <= step:
+                if self.done <= step:
                     self.save(step + 1)
                 world.close()
                 raise Stopped(number)
@@ -84,7 +83,7 @@ class Run:
     def save(self, step: int) -> None:
         """A checkpoint after `step` steps."""
         save_checkpoint(self.log.run, step, self.team.policies, self.config.keep, self.team.world)
-        self.saved = step
+        self.done = step
 
     def write_config(self) -> None:
         if self.team.world.main:
@@ -119,7 +118,7 @@ def prepare(config: Config, world: World, folder: Path, stop: Stop) -> Run:
         lambda step, i: levels.training(config.seed, step, i, config.envs_per_step), levels.held_out, track,
     )  # fmt: skip
     log.say(f"{team.describe()}; agents act in the order {', '.join(agents)}")
-    run = Run(config, team, levels, pool, log, stop, done, saved=done)
+    run = Run(config, team, levels, pool, log, stop, done)
     if checkpoint:
         load_optimizers(checkpoint, team.policies)
         log.begin(done)

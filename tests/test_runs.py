@@ -336,7 +336,7 @@ ESCAPES = "\x1b]52;c;cm0=\x07\x1b[2J"
         (check.main, "{}/task.py:T"),
         (play.main, "{}/task.py:T"),
         (play.main, "math --data {}/rows.jsonl"),
-        (fetch.main, "mbpp --from {}/broken.jsonl --to {}/y --sandbox rlimit"),
+        (fetch.main, "mbpp --from {}/broken.jsonl --to {}/y"),
     ],
 )
 def test_an_error_shows_what_a_file_holds_as_text(tmp_path, main, argv):

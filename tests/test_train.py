@@ -264,7 +264,7 @@ def test_the_first_line_comes_before_torch():
         ("--env-options rows", "--env-options rows"),
         ("--env-options height=3", "height"),
         ("--task math", "--data"),
-        ("--data x.jsonl", "--data x.jsonl"),
+        ("--data x.jsonl", "takes no `data`"),
         ("--like missing", "missing holds no run (no config.json)"),
         ("--steps 65536 --envs-per-step 257", "--steps 65536 --envs-per-step 257: a seed has 2**24 levels"),
     ],
