@@ -45,23 +45,20 @@ class Source(NamedTuple):
 
 
 APPS, CONTESTS, LIVE = "codeparrot/apps", "deepmind/code_contests", "livecodebench/code_generation_lite"
-SETS: dict[str, dict[str, Source]] = {  # name on the command line -> files
-    "polaris": {"polaris": Source("mathematics", "POLARIS-Project/Polaris-Dataset-53K", "train", train=True)},
-    "aime24": {"aime24": Source("mathematics", "Maxwell-Jia/AIME_2024", "train")},
-    "aime25": {"aime25": Source("mathematics", "yentinglin/aime_2025", "train")},
-    "olympiadbench": {"olympiadbench": Source("mathematics", "Hothan/OlympiadBench", "train", "OE_TO_maths_en_COMP")},
-    "apps": {  # both parts are from its test file; `easier` is its own training file
-        "apps_test": Source("APPS", APPS, "test.jsonl", last=500),
-        "apps_train": Source("APPS", APPS, "test.jsonl", first=500, last=4500, train=True),
-        "apps_train_easier": Source("APPS", APPS, "train.jsonl", train=True),
-    },
-    "code_contests": {
-        "code_contests_test": Source("CodeContests", CONTESTS, "test"),
-        "code_contests_train": Source("CodeContests", CONTESTS, "train", train=True),
-    },
-    "livecodebench_v6": {"livecodebench_v6": Source("LiveCodeBench", LIVE, "test6.jsonl")},
+FILES = {
+    "polaris": Source("mathematics", "POLARIS-Project/Polaris-Dataset-53K", "train", train=True),
+    "aime24": Source("mathematics", "Maxwell-Jia/AIME_2024", "train"),
+    "aime25": Source("mathematics", "yentinglin/aime_2025", "train"),
+    "olympiadbench": Source("mathematics", "Hothan/OlympiadBench", "train", "OE_TO_maths_en_COMP"),
+    # Both parts are from its test file; `easier` is its own training file.
+    "apps_test": Source("APPS", APPS, "test.jsonl", last=500),
+    "apps_train": Source("APPS", APPS, "test.jsonl", first=500, last=4500, train=True),
+    "apps_train_easier": Source("APPS", APPS, "train.jsonl", train=True),
+    "code_contests_test": Source("CodeContests", CONTESTS, "test"),
+    "code_contests_train": Source("CodeContests", CONTESTS, "train", train=True),
+    "livecodebench_v6": Source("LiveCodeBench", LIVE, "test6.jsonl"),
 }
-FILES = {file: source for files in SETS.values() for file, source in files.items()}
+SETS = ("polaris", "aime24", "aime25", "olympiadbench", "apps", "code_contests", "livecodebench_v6")  # names begin so
 
 
 def load(source: Source) -> Iterable[Row]:
@@ -166,9 +163,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         set_mode(given.sandbox)
         if convert:
             convert_file(given.names[0], given.source, Path(given.to))
-        files = {file for name in given.names for file in (FILES if name == "all" else SETS.get(name, ()))}
-        for file in sorted(files, key=lambda file: FILES[file].train):
-            write(file, Path(given.output))
+        for file in sorted(FILES, key=lambda file: FILES[file].train):
+            if "all" in given.names or file.startswith(tuple(given.names)):
+                write(file, Path(given.output))
 
 
 if __name__ == "__main__":
