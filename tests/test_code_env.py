@@ -54,6 +54,7 @@ def test_rewards_of_the_coder(env):
     for code, (team, local) in rewards.items():
         reward = env.copy().step("coder", answer(code))
         assert (reward.team, reward.local) == pytest.approx((team, local)), code
+    assert env.program is None, "copies are independent"
 
 
 def test_a_program_that_prints_nothing_did_not_run():
