@@ -39,7 +39,7 @@ POLL = 1.0  # seconds between two looks at the trainings
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be run: `tables` are rows by heading, `words` options of train.py for all runs, `agents` a team's."""
+    """What is to be run: rows by heading, `words` for train.py in all runs, how many agents a team has."""
 
     folder: Path
     seeds: Sequence[int]

@@ -105,17 +105,17 @@ def read_run(folder: Path) -> Saved:
             raise ValueError(f"{path}, row {odd[0]} is not what train.py writes")
     if not found["metrics"]:
         raise ValueError(f"{folder / 'metrics.jsonl'} has no finished step yet: wait for the first one")
-    rows = [{**row, "step": row["step"] + 1} for row in found["metrics"] + found["timing"]]
-    rows = [{**row, "training": row["solved"]} if "solved" in row else row for row in rows]
+    rows = [row | {"step": row["step"] + 1} for row in found["metrics"] + found["timing"]]
+    rows = [row | ({"training": row["solved"]} if "solved" in row else {}) for row in rows]
     for row in found["evaluations"]:
         formats = {f"{agent}/held-out format": share for agent, share in row["formats"].items()}
         rows.append({"step": row["step"], "held-out": row["success"], "se": row["se"], "n": row["n"], **formats})
     trees = found["trees"]
-    if steps := list(dict.fromkeys(row["step"] for row in trees)):  # every n-th one and the last
-        kept = {*steps[:: (folder / "trees.jsonl").stat().st_size // TREE_BYTES + 1], steps[-1]}
-        trees = [row for row in trees if row["step"] in kept]
-    sessions = [session for row in found["run"] for session in row["sessions"]]
-    return Saved(folder, config, sessions, rows, {"training": trees, "held-out": found["boards"]})
+    steps = list(dict.fromkeys(row["step"] for row in trees))
+    every = (folder / "trees.jsonl").stat().st_size // TREE_BYTES + 1 if trees else 1
+    kept = {*steps[::every], *steps[-1:]}
+    sets = {"training": [row for row in trees if row["step"] in kept], "held-out": found["boards"]}
+    return Saved(folder, config, [session for row in found["run"] for session in row["sessions"]], rows, sets)
 
 
 # -------------------------------------------------------------------------------------------------------------- drawing
@@ -189,8 +189,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="folders that train.py wrote")
     parser.add_argument("--output", type=Path, metavar="FILE", help="where to write (default: as above)")
     given = parser.parse_args(argv)
-    several, first = len(given.runs) > 1, given.runs[0]
-    output = given.output or (first.resolve().parent / "comparison.html" if several else first / "report.html")
+    first, *others = given.runs
+    output = given.output or (first.resolve().parent / "comparison.html" if others else first / "report.html")
     with errors_in_one_line("report.py"):
         runs = [read_run(folder) for folder in given.runs]
         write_text(output, page(runs))  # in one step: a link of this name is replaced, what it leads to stays as it is

@@ -42,17 +42,13 @@ def tree_rows(
     Call it after `assign_advantages`. `decode(agent, ids)` is that of the rollout. `level(env)` is the environment as
     it was before: the rollout keeps no states, so what is recorded is played once more; without it there are no boards.
     """
-    envs: dict[int, list[Episode]] = {}
-    for episode in result.episodes:
-        envs.setdefault(episode.env, []).append(episode)
-
-    def dull(env: int) -> bool:
-        return not any(sample.advantage for episode in envs[env] for sample in episode.samples)
-
     rows = []
-    for env in sorted(sorted(envs, key=lambda env: (dull(env), env))[:limit]):
+    signal = {sample.key.env for sample in result.samples if sample.advantage}
+    envs = {episode.env for episode in result.episodes}
+    for env in sorted(sorted(envs, key=lambda env: (env not in signal, env))[:limit]):
         row: Row = {"step": step, "env": env, "messages": [], "boards": []}
-        row["episodes"] = [_episode(episode, decode, level(env) if level else None, row) for episode in envs[env]]
+        mine = (episode for episode in result.episodes if episode.env == env)
+        row["episodes"] = [_episode(episode, decode, level(env) if level else None, row) for episode in mine]
         rows.append(row)
     return rows
 
@@ -106,8 +102,7 @@ def _board(env: Env | None, row: Row) -> Row:
 
 def _number(item: Any, items: list[Any]) -> int:
     """The place of an item in a list, at its end if it is new."""
-    if item not in items:
-        items.append(item)
+    items += [] if item in items else [item]
     return items.index(item)
 
 

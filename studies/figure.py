@@ -25,9 +25,7 @@ STYLE = {
 def figure(results: dict[str, Any]) -> str:
     """SVG of the results as `collect` gives them: dots are seeds, lines and bars their means."""
     rows = [row for row in results["rows"] if row["runs"]]
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # not the reader's own settings
-        matplotlib.rcParams.update(STYLE)
+    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **STYLE}):  # not the reader's own settings
         picture = Figure(figsize=(6.5, 4.5 + 0.22 * len(rows)), layout="constrained")
         picture.suptitle("Held-out success of methods and ablations")
         curves, table = picture.subplots(2, height_ratios=[4, 1 + 0.22 * len(rows)])

@@ -32,11 +32,11 @@ Record = dict[str, Any]  # a row of the results, or one of its runs
 
 
 def run_folder(folder: Path, options: str, seed: int) -> Path:
-    return folder / f"{re.sub(r'[^a-z0-9_.]+', '-', options).strip('-') or 'shared'}-seed{seed}"
+    return folder / f"{re.sub(r'[^a-zA-Z0-9_.]+', '-', options).strip('-') or 'shared'}-seed{seed}"
 
 
 def play_path(folder: Path, row: Method, seed: int) -> Path:
-    return folder / "plays" / f"{re.sub(r'[^a-z0-9]', '_', row.label)}-seed{seed}.json"
+    return folder / "plays" / f"{run_folder(folder, row.label, seed).name}.json"
 
 
 def learning_curve(run: Path) -> list[list[Any]]:
@@ -48,12 +48,8 @@ def learning_curve(run: Path) -> list[list[Any]]:
 def collect(folder: Path, tables: Mapping[str, Sequence[Method]], seeds: Sequence[int], steps: int) -> Record:
     """Everything that tables and figure show, as JSON: rows with the numbers of each seed, and where they come from."""
     rows = [
-        {
-            "section": section.capitalize(),
-            "label": row.label,
-            "steps": steps_of(row.options, steps),
-            "runs": [run for seed in seeds for run in numbers(row, folder, seed, steps)],
-        }
+        {"section": section.capitalize(), "label": row.label, "steps": steps_of(row.options, steps)}
+        | {"runs": [run for seed in seeds for run in numbers(row, folder, seed, steps)]}
         for section, part in tables.items()
         for row in part
     ]
@@ -174,10 +170,9 @@ def cells(row: Record, results: Record) -> list[str]:
     values = success(row, step)
     number = with_se(values) + (f" (after {step} of {steps} steps)" if step not in (0, steps) else "")
     count = str(seeds) if len(runs) == seeds else f"{len(runs)} of {seeds}"
-    each = " ".join(f"{value:.3f}" for value in values.values())
-    sampled = f"{fmean(run['samples'] for run in runs):.0f}" if "samples" in runs[0] else ""
-    signal = f"{fmean(run['signal'] for run in runs):.0%}" if "signal" in runs[0] else ""
-    return [row["label"], number, count, each, sampled, signal]
+    means = [fmean(run[name] for run in runs) for name in ("samples", "signal") if name in runs[0]]
+    sampled, signal = (f"{means[0]:.0f}", f"{means[1]:.0%}") if means else ("", "")
+    return [row["label"], number, count, " ".join(f"{value:.3f}" for value in values.values()), sampled, signal]
 
 
 def differences(results: Record) -> list[list[str]]:

@@ -17,6 +17,7 @@ TUNED = f"{CHAINS} --lr 1.6e-3 --minibatches 8"  # chosen on seeds that no table
 SINGLE = "--workflow single"
 NEAR = "--env-options planner_sees=near"
 ROLES = "--policies per_role"
+AT_GRPO, SIGHT = "MAS + AT-GRPO, shared policy", "short sight: shared policy"
 
 
 @dataclass(frozen=True)
@@ -55,13 +56,9 @@ def _alone(view: str = "") -> dict[str, tuple[str, str]]:
     return {agent: (f"{view}{ROLES} --frozen {other}", agent) for agent, other in roles.items()}
 
 
-def _swapped(options: str) -> dict[str, tuple[str, str]]:
-    return {"tool_user": (options, "planner"), "planner": (options, "tool_user")}
-
-
-def _all_turns(options: str) -> dict[str, tuple[str, str]]:
-    """A shared policy that was trained with a number of turns other than TURNS plays both roles of a full game."""
-    return dict.fromkeys(("tool_user", "planner"), (options, "shared"))
+def _played(options: str, tool_user: str = "shared", planner: str = "shared") -> dict[str, tuple[str, str]]:
+    """A full game of the policies of one training."""
+    return {"tool_user": (options, tool_user), "planner": (options, planner)}
 
 
 TABLES = {
@@ -72,19 +69,19 @@ TABLES = {
         Method("single agent + tree", SINGLE, quick=True),
         Method("MAS, untrained", untrained=True, quick=True),
         Method("MAS + GRPO", CHAINS, quick=True),
-        Method("MAS + AT-GRPO, shared policy", quick=True),
+        Method(AT_GRPO, quick=True),
         Method("MAS + AT-GRPO, policy per role", ROLES, quick=True),
     ],
     "roles": [
         Method("roles trained alone, then combined", team=_alone(), quick=True),
-        Method("policies of the roles swapped", team=_swapped(ROLES), quick=True),
+        Method("policies of the roles swapped", team=_played(ROLES, "planner", "tool_user"), quick=True),
     ],
     "sight": [  # roles once more, where the planner sees only the cells around it
         Method("short sight: single agent + tree", f"{SINGLE} {NEAR}"),
-        Method("short sight: shared policy", NEAR),
+        Method(SIGHT, NEAR),
         Method("short sight: policy per role", f"{NEAR} {ROLES}"),
         Method("short sight: alone, then combined", team=_alone(f"{NEAR} ")),
-        Method("short sight: policies swapped", team=_swapped(f"{NEAR} {ROLES}")),
+        Method("short sight: policies swapped", team=_played(f"{NEAR} {ROLES}", "planner", "tool_user")),
     ],
     "ablations": [
         Method("parallel chains instead of a tree", "--sampling parallel --grouping prompt"),
@@ -97,8 +94,8 @@ TABLES = {
         Method("K = 2", "--num-candidates 2"),
         Method("K = 4", "--num-candidates 4"),
         Method("K = 8"),
-        Method("T = 1", team=_all_turns("--max-turns 1")),
-        Method("T = 2", team=_all_turns("--max-turns 2")),
+        Method("T = 1", team=_played("--max-turns 1")),
+        Method("T = 2", team=_played("--max-turns 2")),
         Method("T = 4"),
     ],
     "credit": [  # what is it that helps: the tree, rewards for each action, or the rate of learning?
@@ -118,20 +115,14 @@ TABLES = {
 }
 # Of the paper: the row that should be better, the row it is compared with, and the latter's shorter schedule if any.
 CLAIMS: dict[str, tuple[str, ...]] = {
-    "tree groups against trajectory groups, team": ("MAS + AT-GRPO, shared policy", "MAS + GRPO"),
+    "tree groups against trajectory groups, team": (AT_GRPO, "MAS + GRPO"),
     "tree groups against trajectory groups, single agent": ("single agent + tree", "single agent + GRPO"),
     "team against single agent, both GRPO": ("MAS + GRPO", "single agent + GRPO"),
-    "team with four turns against single agent with one, as published": (
-        "MAS + AT-GRPO, shared policy",
-        "single agent + GRPO, T = 1",
-    ),
-    "team against single agent, both with trees": ("MAS + AT-GRPO, shared policy", "single agent + tree"),
-    "policy per role against shared policy": ("MAS + AT-GRPO, policy per role", "MAS + AT-GRPO, shared policy"),
-    "short sight: team against single agent": ("short sight: shared policy", "short sight: single agent + tree"),
-    "short sight: policy per role against shared policy": (
-        "short sight: policy per role",
-        "short sight: shared policy",
-    ),
+    "team with four turns against single agent with one, as published": (AT_GRPO, "single agent + GRPO, T = 1"),
+    "team against single agent, both with trees": (AT_GRPO, "single agent + tree"),
+    "policy per role against shared policy": ("MAS + AT-GRPO, policy per role", AT_GRPO),
+    "short sight: team against single agent": (SIGHT, "short sight: single agent + tree"),
+    "short sight: policy per role against shared policy": ("short sight: policy per role", SIGHT),
 }
 for who in ("single agent", "team"):
     for claim, names in {

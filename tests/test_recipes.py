@@ -15,7 +15,6 @@ import train
 from distributed.world import place
 from options import parse, policy_map
 from prepare import levels_of
-from sampling.team import Team
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "reproduce.md").read_text(encoding="utf-8")
@@ -28,14 +27,6 @@ DATA = {  # a training and a held-out problem of each kind
         {"question": "Print 2.", "input_output": '{"inputs": [""], "outputs": ["2"]}', "solutions": '["print(2)"]'},
         {"question": "Print two.", "tests": [{"input": "", "output": "2"}], "solutions": ["print(2)"]},
     ],
-}
-REPLIES = {  # what agents say in the rehearsal: something right, something readable, something that is neither
-    "planner": ("#### [R, D, R, D]", "#### [[1, 2, 3, 4], [3, 4, 1, 2], [2, 1, 4, 3], [4, 3, 2, 1]]", "none"),
-    "tool_user": ("```python\nprint(2)\nprint('#### [R, D, L]')\n```", "```python\nprint(2)\n```", "none"),
-    "reasoner": (r"\boxed{2}", r"\boxed{3}", "none"),
-    "judge": (r"\boxed{2}", r"\boxed{3}", "none"),
-    "coder": ("```python\nprint(2)\n```", "```python\nprint(3)\n```", "none"),
-    "tester": ('```json\n[{"input": "", "output": "2"}]\n```', "none", "none"),
 }
 # published row -> files of recipes/rows/, and environments, agents, turns, candidates, and their product
 ROWS = {
@@ -136,12 +127,8 @@ SMALL = (  # options that make any recipe small enough for a CPU; they follow th
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("base", "row"), [pair for pair in PAIRS if "8b" in pair[0] or pair[1].endswith("per role")])
-def test_every_row_runs(base, row, tmp_path, capsys, monkeypatch):
-    """A training for a step; what is untrained is evaluated.
-
-    A random model says nothing that can be read: what it says stands for one of the replies of its role.
-    """
-    monkeypatch.setattr(Team, "decode", lambda team, agent, ids: REPLIES[agent.rstrip("_0123456789")][sum(ids) % 3])
+def test_every_row_runs(base, row, tmp_path, capsys):
+    """A training for a step; what is untrained is evaluated."""
     task = base.rsplit("_", 1)[0]
     options = [*recipe(base, row), *SMALL.split(), *problems(task, tmp_path), "--output-dir", str(tmp_path / "run")]
     if "untrained" in row:
@@ -152,5 +139,3 @@ def test_every_row_runs(base, row, tmp_path, capsys, monkeypatch):
     assert re.search(r"held-out success [01]\.\d+ -> [01]\.\d+ \(n=\d, se 0\.\d+\)\n$", capsys.readouterr().out)
     (metrics,) = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
     assert metrics["samples"] > 0
-    if "AT-GRPO" in row and "outcome" not in row:  # so few whole trajectories may well all fail, candidates do not
-        assert metrics["groups/trained"] > 0
