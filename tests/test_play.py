@@ -4,7 +4,6 @@ import io
 import json
 import re
 import sys
-from functools import partial
 
 import pytest
 from helpers import refuses
@@ -35,11 +34,6 @@ def console(monkeypatch, capsys):
     return played
 
 
-@pytest.fixture
-def refusal():
-    return partial(refuses, play.main)
-
-
 @pytest.mark.parametrize("task", ["plan_path", "sokoban", "sudoku"])
 def test_the_boards_of_the_default_run_are_drawn_once_a_turn_and_the_rules_once(task, console):
     out = console("#### []\n" * 3, task, "--seed", 3)
@@ -60,7 +54,7 @@ def test_a_game_played_to_the_end(console):
     assert out.endswith("Solved.\n")
 
 
-def test_math_and_code_are_played_from_a_file(tmp_path, console, refusal):
+def test_math_and_code_are_played_from_a_file(tmp_path, console):
     (tmp_path / "math.jsonl").write_text(
         '{"question": "What is 4 + 5?\x1b[2J", "answer": "9"}\n'.replace("\x1b", "\\u001b")
     )
@@ -72,7 +66,7 @@ def test_math_and_code_are_played_from_a_file(tmp_path, console, refusal):
     (tmp_path / "code.jsonl").write_text(json.dumps(row) + "\n")
     out = console("```python\n\nprint(7)\n```\n", "code", "--workflow", "single", "--data", tmp_path / "code.jsonl")
     assert "team=1.00 local=1.00" in out
-    assert "nowhere.jsonl" in refusal("math", "--data", tmp_path / "nowhere.jsonl")
+    assert "nowhere.jsonl" in refuses(play.main, "math", "--data", tmp_path / "nowhere.jsonl")
 
 
 def test_a_person_and_a_team_play_together(run, console):
@@ -114,5 +108,5 @@ def test_the_team_alone_takes_the_best_of_its_candidates(run, console):
         ("sudoku --workflow ensemble", "workflow='ensemble': choose mas or single or tool"),
     ],
 )
-def test_what_does_not_fit_is_refused(run, refusal, words, message):
-    assert message in refusal(*words.replace("RUN", run).split())
+def test_what_does_not_fit_is_refused(run, words, message):
+    assert message in refuses(play.main, *words.replace("RUN", run).split())

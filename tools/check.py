@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from envs import Env, Reward, make_env
-from records.console import errors_in_one_line, printable
+from records.console import errors_in_one_line
 from tasks import sandbox
 from tasks.levels import HELD_OUT_SEEDS, list_options, parse_pairs
 from tasks.registry import in_one_line
@@ -34,7 +34,6 @@ SLOW = 0.1  # seconds of a step
 ROLES = ("system", "user", "assistant")  # what chat templates know
 TEXTS = ("", "no answer", "#### [1, 2]", r"\boxed{1}", "```python\nprint(1)\n```", "x" * 5000, "word " * 500, "0", "-1")
 TEXTS += ("1 2 3 4 5 6 7 8 9", "99999999999999999999", "nan", "inf", "²", "{}", "%s", "é\u2028\n\t😀\x00")
-SAYS_NOTHING = "note: it has no noisy_answer, so a model from scratch (--model tiny) will learn nothing"
 
 
 class Mistake(Exception):
@@ -186,10 +185,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options = parse_pairs(given.task, given.options) | ({"data": given.data} if given.data else {})
         make = partial(make_env, given.task, given.workflow, **options)
         env, found = make(), check(make, given.task)
-    if found:
-        sys.exit(printable(found[0]))
+        if found:
+            raise ValueError(found[0])
     if not env.noisy_answer and env.problems is None:
-        print(SAYS_NOTHING)
+        print("note: it has no noisy_answer, so a model from scratch (--model tiny) will learn nothing")
     print(f"options: {list_options(given.task)}\n{given.task}: no mistake found")
 
 
