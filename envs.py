@@ -35,17 +35,15 @@ from typing import Any
 
 import numpy as np
 
-from tasks.registry import TASKS, task_class
-
-__all__ = ["TASKS", "Env", "InfraError", "Message", "Reward", "make_env", "mixed_reward"]
+from tasks.registry import task_class
 
 Message = dict[str, str]  # {"role": "system" | "user", "content": ...}
 
 
 class InfraError(RuntimeError):
-    """A candidate could not be scored through no fault of its own (a sandbox did not start, a scorer died).
+    """`step` could not score a candidate through no fault of its own (a sandbox did not start, a scorer died).
 
-    `step` raises it; the rollout excludes that candidate: never committed, never counted as wrong.
+    The rollout excludes that candidate: never committed, never counted as wrong.
     """
 
 

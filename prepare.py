@@ -16,7 +16,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from distributed.exchange import gather_episodes
 from distributed.world import World, place
-from envs import TASKS
 from model import lora, tiny
 from model.lora import load_whole
 from model.policy import LogProbs, Policy, make_policy
@@ -33,7 +32,7 @@ from sampling.transformers_engine import TransformersEngine
 from sampling.vllm_engine import VllmEngine, alone_on_the_gpu
 from tasks import sandbox
 from tasks.levels import HELD_OUT_SEEDS, Levels, make_levels
-from tasks.registry import task_class
+from tasks.registry import TASKS, task_class
 from tools.check import check
 
 

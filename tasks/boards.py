@@ -22,19 +22,17 @@ MAX_MOVES = 200  # moves of a plan that are read
 
 
 def parse_answer(text: str) -> list | None:
-    """The list after the last `####` marker, or None when there is no marker or no readable list behind it.
+    """The list after the last `####` marker, None when there is no marker or no readable list behind it.
 
-    Accepts numbers, quoted or bare words and nested lists, on one line or several; text after the list is ignored.
-    Nothing is ever evaluated: bare words are quoted and the rest is read as JSON.
+    Nothing is ever evaluated: bare words are quoted, the rest is read as JSON, and text after the list is ignored.
 
     >>> parse_answer("so I go right\\n#### [R, 'down', D] done")
     ['R', 'down', 'D']
     """
-    text = text[max(0, text.rfind("####")) :]
-    opening = re.match(r"####\s*(?=\[)", text)
-    if opening is None:
+    _, marker, body = text.rpartition("####")
+    body = body.lstrip()[:MAX_ANSWER]
+    if not marker or not body.startswith("["):
         return None
-    body = text[opening.end() :][:MAX_ANSWER]
     body = re.sub(r"""(["']?)\b([A-Za-z_][A-Za-z_ ]*)\b\1""", r'"\2"', body)
     try:
         answer, _ = json.JSONDecoder().raw_decode(re.sub(r",\s*\]", "]", body))
@@ -110,13 +108,15 @@ class Board(Env):
     RULES: str
     ANSWER: str  # how to write an answer line
     PRINT: str  # how a program prints one
-    _generate: Callable[[np.random.Generator], None]  # make a level
+    sizes: str  # the options that levels depend on
+    _generate: Callable[[np.random.Generator], bool]  # try to make a level
     _describe: Callable[[str], str]  # the state in words, as this role sees it
     _definitions: Callable[[], str]  # the state as lines of Python
     _apply: Callable[[list], Outcome]  # change the state
     _noise: Callable[[np.random.Generator, float], list]  # an answer, each part good with this probability, else random
 
     fixed = False  # True for a level given as text
+    tries = 1000  # that a generator has
 
     def __init__(self, workflow: str = "mas", tool: str = "direct", calls: int = 1):
         check("workflow", workflow, tuple(WORKFLOWS))
@@ -133,8 +133,7 @@ class Board(Env):
     def noisy_answer(self, rng: np.random.Generator, good: float) -> str:
         """An answer in the right format, for warm starts: each part is good with this probability, else random.
 
-        Where a program is asked for, its whole plan is good with this probability, else random, and one program in five
-        has a mistake and does not run.
+        Of a program the whole plan is good or random, and one program in five has a mistake and does not run.
         """
         if self.tool == "direct" or self.program or self.agents == ("planner",):  # the planner decides
             return f"#### {render_answer(self._noise(rng, good))}"
@@ -152,18 +151,16 @@ class Board(Env):
         self.result = ""  # the result of the last program, as its author will see it
 
     def _new_high(self, potential: float) -> float:
-        """How far this raises the best potential of the episode (0 at the start, 1 when solved, never more).
-
-        The shares of an episode add up to its best potential, whatever the plans: only what is new pays, and only once.
-        """
+        """How far this raises the best potential of the episode, 0 to 1: only what is new pays, and only once."""
         gain = max(0.0, potential - self.best)
         self.best += gain
         return gain
 
     def reset(self: BoardT, seed: int) -> BoardT:
         """Make the level of this seed (a level that was given as text stays itself) and start it."""
-        if not self.fixed:
-            self._generate(np.random.default_rng(seed))
+        rng = np.random.default_rng(seed)
+        if not self.fixed and not any(self._generate(rng) for _ in range(self.tries)):
+            raise ValueError(f"{self.sizes}: found no level in {self.tries} tries; choose a larger or emptier board")
         self._load()
         return self
 

@@ -45,7 +45,8 @@ class Sokoban(Walk):
     ):  # fmt: skip
         super().__init__(workflow, tool, calls, rows, cols, max_moves)
         check("boxes", boxes, SIZES)
-        self.num_boxes, width = boxes, cols + 2
+        self.num_boxes, self.sizes = boxes, f"rows={rows}, cols={cols}, boxes={boxes}"
+        width = cols + 2
         self.shifts = {"U": -width, "D": width, "L": -1, "R": 1}
         self.cells = {(r, c): 1 << ((r + 1) * width + c + 1) for r in range(rows) for c in range(cols)}
 
@@ -70,23 +71,21 @@ class Sokoban(Walk):
         env._load()
         return env
 
-    def _generate(self, rng: np.random.Generator) -> None:
+    def _generate(self, rng: np.random.Generator) -> bool:
         inner = [(r, c) for r in range(1, self.rows - 1) for c in range(1, self.cols - 1)]
-        for _ in range(1000):
-            floor = [cell for cell, wall in zip(inner, rng.random(len(inner)) < WALLS, strict=True) if not wall]
-            if len(floor) <= 2 * self.num_boxes:
-                continue
-            goals = self._mask(floor[i] for i in rng.choice(len(floor), self.num_boxes, replace=False))
-            self._set_level(self._mask(floor), goals)
-            to_go = self.to_go.items()
-            far = [place for place, pushes in to_go if pushes >= self.num_boxes + 2 and not place[0] & goals]
-            if far:
-                boxes, region = far[rng.integers(len(far))]
-                spots = [self.cells[cell] for cell in floor if self.cells[cell] & region]
-                self.start = (boxes, spots[rng.integers(len(spots))])
-                return
-        size = f"rows={self.rows}, cols={self.cols}, boxes={self.num_boxes}"
-        raise ValueError(f"{size}: found no level of this size; choose a larger board or fewer boxes")
+        floor = [cell for cell, wall in zip(inner, rng.random(len(inner)) < WALLS, strict=True) if not wall]
+        if len(floor) <= 2 * self.num_boxes:
+            return False
+        goals = self._mask(floor[i] for i in rng.choice(len(floor), self.num_boxes, replace=False))
+        self._set_level(self._mask(floor), goals)
+        least = self.num_boxes + 2
+        far = [place for place, pushes in self.to_go.items() if pushes >= least and not place[0] & goals]
+        if not far:
+            return False
+        boxes, region = far[rng.integers(len(far))]
+        spots = [self.cells[cell] for cell in floor if self.cells[cell] & region]
+        self.start = (boxes, spots[rng.integers(len(spots))])
+        return True
 
     def _set_level(self, floor: int, goals: int) -> None:
         """A board, and pushes to go for every position that has a solution, breadth first from the solved ones."""

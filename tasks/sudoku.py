@@ -42,6 +42,7 @@ class Sudoku(Board):
         check("size", size, tuple(SUDOKU_BOXES))
         self.size, self.blanks = size, size * size // 2 if blanks is None else blanks
         check("blanks", self.blanks, range(1, size * size * 5 // 8 + 1))
+        self.sizes = f"size={size}, blanks={self.blanks}"
         height, width = SUDOKU_BOXES[size]
         self.RULES = (
             f"Sudoku, {size} rows and {size} columns. Every row, every column and every box of {height} rows and "
@@ -72,21 +73,20 @@ class Sudoku(Board):
         env._load()
         return env
 
-    def _generate(self, rng: np.random.Generator) -> None:
-        for _ in range(1000):  # 9 x 9 with 50 blanks: one try in twelve is enough
-            self.solution = _complete([0] * self.size**2, self.size, rng) or ()
-            grid = list(self.solution)
-            for cell in rng.permutation(self.size**2).tolist():
-                value, grid[cell] = grid[cell], 0
-                empty = [[i for i in unit if not grid[i]] for unit in _units(self.size)[cell]]
-                # the only cell of a unit for its number, or the only number for its cell
-                follows = any(not any(value in _options(grid, self.size, i) for i in unit) for unit in empty)
-                if not follows and _options(grid, self.size, cell) != [value]:
-                    grid[cell] = value
-                elif grid.count(0) == self.blanks:
-                    self.clues = tuple(grid)
-                    return
-        raise ValueError(f"size={self.size}, blanks={self.blanks}: found no puzzle; choose fewer blanks")
+    def _generate(self, rng: np.random.Generator) -> bool:  # 9 x 9 with 50 blanks: one try in twelve is enough
+        self.solution = _complete([0] * self.size**2, self.size, rng) or ()
+        grid = list(self.solution)
+        for cell in rng.permutation(self.size**2).tolist():
+            value, grid[cell] = grid[cell], 0
+            empty = [[i for i in unit if not grid[i]] for unit in _units(self.size)[cell]]
+            # the only cell of a unit for its number, or the only number for its cell
+            follows = any(not any(value in _options(grid, self.size, i) for i in unit) for unit in empty)
+            if not follows and _options(grid, self.size, cell) != [value]:
+                grid[cell] = value
+            elif grid.count(0) == self.blanks:
+                self.clues = tuple(grid)
+                return True
+        return False
 
     def _load(self) -> None:
         super()._load()

@@ -12,13 +12,14 @@ import re
 import sys
 from collections.abc import Callable, Collection, Sequence
 
-from envs import TASKS, Env, Message, Reward, mixed_reward
+from envs import Env, Message, Reward, mixed_reward
 from options import parse
 from records.console import errors_in_one_line, say
 from sampling.requests import Request, request_seed
 from tasks import sandbox
 from tasks.boards import parse_answer
 from tasks.levels import make_levels
+from tasks.registry import TASKS
 from tasks.walk import with_arrows
 
 Ask = Callable[[str, list[Message], int], list[str]]  # (agent, prompt, k) -> k sampled answers; 0: a greedy one
