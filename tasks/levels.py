@@ -86,8 +86,7 @@ def make_levels(
 def parse_pairs(task: str, pairs: Sequence[str]) -> dict[str, Any]:
     """KEY=VALUE -> {key: value}, written as in Python: 3, 0.5, True, None, [1, 2]; all else is text.
 
-    Whether a value makes sense is for the constructor to say. ValueError naming the pair and what the task has, when it
-    has no such option, and where text is given for a number.
+    ValueError on an option that the task does not have, and on text for a number; the constructor checks the rest.
     """
     known, options = _defaults(task), {}
     for pair in pairs:

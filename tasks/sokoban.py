@@ -24,9 +24,9 @@ class Sokoban(Walk):
     of pushes in a shortest solution, 0 where there is none (a deadlock). Walking, bumping, an empty plan and pushing a
     box off and on again reach no new high and earn none of it.
 
-    Positions are bit masks on a grid with one extra ring of cells, so that one shift moves a whole set of cells and
-    nothing leaves the board. `to_go` maps (boxes, cells the player can walk to) to pushes to go; deadlocks are missing.
-    It is computed once per level, backwards: pulling boxes away from the goals visits all solvable positions only.
+    Positions are bit masks on a grid with one extra ring of cells: one shift moves a whole set of cells, and nothing
+    leaves the board. `to_go` maps (boxes, cells the player can walk to) to pushes to go, deadlocks left out: computed
+    once per level by pulling boxes away from the goals.
 
     Options: `rows`, `cols` (cells, walls included), `boxes`, `max_moves` (moves a turn), `calls` (see `Board`).
     Levels: random inner walls and goals, then a random solvable position at least boxes + 2 pushes from the solution.

@@ -18,10 +18,9 @@ SUDOKU_BOXES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}  # size: rows and columns of a 
 class Sudoku(Board):
     """Fill the grid so that every row, column and box holds each number once. Numbers can be revised, clues cannot.
 
-    The answer becomes the grid, with two exceptions. An answer of another shape, with anything but the integers 0
-    (empty) to `size`, or with a changed clue is not used at all. Cells whose number is repeated in their row, column or
-    box are left empty. So what is kept depends on the rules alone, never on the solution: filling in guesses to see
-    which ones stay tells nothing that the player could not check without the environment.
+    The answer becomes the grid. One of another shape, with anything but the integers 0 (empty) to `size`, or with a
+    changed clue is not used at all; cells whose number is repeated in their row, column or box are left empty. What is
+    kept depends on the rules alone, never on the solution, so that guesses which stay tell nothing.
 
     Team reward: 1 when solved, else 0.
     Potential, whose new highs are the .8 share of both roles (newly correct cells, consistency with the solution):
@@ -122,9 +121,8 @@ class Sudoku(Board):
         return [list(cells[i : i + self.size]) for i in range(0, len(cells), self.size)]
 
     def _describe(self, role: str) -> str:
-        clues, grid = (
-            "\n".join(" ".join(map(str, row)) for row in self._rows(cells)) for cells in (self.clues, self.grid)
-        )
+        drawn = ("\n".join(" ".join(map(str, row)) for row in self._rows(cells)) for cells in (self.clues, self.grid))
+        clues, grid = drawn
         now = "The grid is as in the puzzle." if grid == clues else f"The grid now:\n{grid}"
         return f"Puzzle:\n{clues}\n{now}\n{self.note}"
 

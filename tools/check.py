@@ -36,15 +36,6 @@ TEXTS = ("", "no answer", "#### [1, 2]", r"\boxed{1}", "```python\nprint(1)\n```
 TEXTS += ("1 2 3 4 5 6 7 8 9", "99999999999999999999", "nan", "inf", "²", "{}", "%s", "é\u2028\n\t😀\x00")
 
 
-class Mistake(Exception):
-    """What is wrong with an environment."""
-
-
-def must(holds: object, otherwise: str) -> None:
-    if not holds:
-        raise Mistake(otherwise)
-
-
 def check(make: Callable[[], Env], task: str = "") -> list[str]:
     """The first mistake of the environments that `make` builds, as a list of one line; nothing when all is well.
 
@@ -57,28 +48,27 @@ def check(make: Callable[[], Env], task: str = "") -> list[str]:
         levels = 20 if env.problems is None else len(env.problems[:2])
         views = [view(make().reset(seed=seed)) for seed in range(levels)]
         different = levels < 2 or any(other != views[0] for other in views)
-        must(different, f"{levels} seeds give the same level: reset has to make its level from the seed")
+        assert different, f"{levels} seeds give the same level: reset has to make its level from the seed"
         for seed in SEEDS:
             check_repeats(make, seed)
             check_play(make().reset(seed=seed), seed, deadline)
         if task:
             check_elsewhere(make(), task)
-    except Mistake as mistake:
-        return [" ".join(str(mistake).split())]
     except (Exception, SystemExit) as error:  # a task of one's own may raise anything
-        return [f"it raised {in_one_line(error)}"]
+        ours = isinstance(error, AssertionError) and str(error)
+        return [" ".join(str(error).split()) if ours else f"it raised {in_one_line(error)}"]
     return []
 
 
 def check_shape(env: Env) -> None:
     """Attributes and their types."""
-    must(isinstance(env, Env), f"class {type(env).__name__} must inherit from envs.Env")
-    must(env.reset(seed=0) is env, "reset must return the environment itself")
+    assert isinstance(env, Env), f"class {type(env).__name__} must inherit from envs.Env"
+    assert env.reset(seed=0) is env, "reset must return the environment itself"
     fine = isinstance(env.agents, tuple) and all(isinstance(name, str) and name.isidentifier() for name in env.agents)
-    must(fine and env.agents, f"agents must be a tuple of names, not {env.agents!r}")
+    assert fine, f"agents must be a tuple of names, not {env.agents!r}"
     for name in ("simultaneous", "done", "solved"):
         value = getattr(env, name)
-        must(isinstance(value, bool), f"{name} must be True or False from the start, not {value!r}")
+        assert isinstance(value, bool), f"{name} must be True or False from the start, not {value!r}"
 
 
 def view(env: Env) -> Any:
@@ -91,10 +81,10 @@ def check_repeats(make: Callable[[], Env], seed: int) -> None:
     state = str((random.getstate(), np.random.get_state()))
     first, used = view(make().reset(seed=seed)), make().reset(seed=seed + 1)
     untouched = state == str((random.getstate(), np.random.get_state()))
-    must(untouched, "reset changes the global random generators: use numpy.random.default_rng(seed)")
+    assert untouched, "reset changes the global random generators: use numpy.random.default_rng(seed)"
     act(used, used.agents[0], "an earlier level")
     same = view(make().reset(seed=seed)) == view(used.reset(seed=seed)) == first
-    must(same, "a seed does not always give the same level: chance, or what an earlier level left")
+    assert same, "a seed does not always give the same level: chance, or what an earlier level left"
 
 
 def digest(env: Env) -> bytes:
@@ -109,7 +99,7 @@ def check_elsewhere(env: Env, task: str) -> None:
     others = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "1"}
     found = subprocess.check_output([sys.executable, "-c", code, task], input=pickle.dumps(env), env=others)
     same = found.strip() == digest(env)
-    must(same, "another process makes another level from the same seed: sort a set, and hash with zlib.crc32")
+    assert same, "another process makes another level from the same seed: sort a set, and hash with zlib.crc32"
 
 
 def check_play(env: Env, seed: int, deadline: float) -> None:
@@ -120,15 +110,16 @@ def check_play(env: Env, seed: int, deadline: float) -> None:
         messages = env.observe(agent)
         fine = all(message["role"] in ROLES and isinstance(message["content"], str) for message in messages)
         fine = fine and any(message["role"] == "user" and message["content"].strip() for message in messages)
-        must(fine, f"observe({agent!r}) must return messages of roles {', '.join(ROLES)}, one with a text of the user")
-    must(view(env) == view(env), "observe changes the environment, or its text by chance")
+        assert fine, f"observe({agent!r}) must return messages of roles {', '.join(ROLES)}, one with a text of the user"
+    assert view(env) == view(env), "observe changes the environment, or its text by chance"
     for turn in range(LAST):
         for agent in env.agents:
             before = view(env)
             if env.done:
                 reward = act(env, agent, "after the end")
                 nothing = view(env) == before and (reward.team, reward.local) == (0, 0)
-                return must(nothing, f"step after done must change nothing and have rewards 0, not {reward}")
+                assert nothing, f"step after done must change nothing and have rewards 0, not {reward}"
+                return
             prompt = env.observe(agent)[-1]["content"]
             texts = [*TEXTS, prompt, *prompt.splitlines()[-3:], *prompt.split()[-5:]]
             texts += [env.noisy_answer(rng, good) for good in (0.0, 1.0, 1.0)] if env.noisy_answer else []
@@ -142,10 +133,10 @@ def check_play(env: Env, seed: int, deadline: float) -> None:
 def act(env: Env, agent: str, text: str) -> Reward:
     """One step, whose rewards are numbers from 0 to 1."""
     reward = env.step(agent, text)
-    must(isinstance(reward, Reward), f"step must return envs.Reward(team, local), not {type(reward).__name__}")
+    assert isinstance(reward, Reward), f"step must return envs.Reward(team, local), not {type(reward).__name__}"
     for name, value in (("team", reward.team), ("local", reward.local), *reward.info.items()):
         fine = isinstance(value, int | float) and 0 <= value <= 1
-        must(fine, f"the reward {name} of {agent} is {value!r}, not a number from 0 to 1")
+        assert fine, f"the reward {name} of {agent} is {value!r}, not a number from 0 to 1"
     return reward
 
 
@@ -153,20 +144,20 @@ def check_candidate(env: Env, agent: str, text: str) -> None:
     """One answer, tried on two twins: both get the same, and the original does not notice."""
     before, one, two = view(env), env.copy(), env.copy()
     twin = type(one) is type(env) and one is not env and view(one) == before
-    must(twin, "copy must return an independent twin in the same state")
+    assert twin, "copy must return an independent twin in the same state"
     view(two)  # more often than the other twin: to look changes nothing
     start = time.perf_counter()
     reward, repeated = act(one, agent, text), act(two, agent, text)
     slow = (time.perf_counter() - start) / 2 > SLOW and not env.slow_scoring
-    must(not slow, f"step takes over {SLOW} s: set slow_scoring = True, so that threads score side by side")
-    must(view(env) == before, "copy shares state with the original: stepping the copy changed it (copy.deepcopy)")
+    assert not slow, f"step takes over {SLOW} s: set slow_scoring = True, so that threads score side by side"
+    assert view(env) == before, "copy shares state with the original: stepping the copy changed it (copy.deepcopy)"
     same = repr(reward) == repr(repeated) and view(one) == view(two)
-    must(same, f"the same answer of {agent} to the same state has another result the second time: chance, or observe")
+    assert same, f"the same answer of {agent} to the same state has another result the second time: chance, or observe"
     paid = (reward.team == 1) == one.solved if one.done else not one.solved
     found = f"the team reward of {agent} is {reward.team!r}, solved {one.solved} and done {one.done}"
-    must(paid, f"{found}: an action that solves the task ends it and earns 1, any other less than 1 at the end")
+    assert paid, f"{found}: an action that solves the task ends it and earns 1, any other less than 1 at the end"
     right = 0 <= one.progress <= 1 and (one.progress == 1) == one.solved
-    must(right, f"progress is {one.progress!r} where solved is {one.solved}: from 0 to 1, and 1 means solved")
+    assert right, f"progress is {one.progress!r} where solved is {one.solved}: from 0 to 1, and 1 means solved"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
