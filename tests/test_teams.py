@@ -82,7 +82,6 @@ def same(first, second):
         ("tiny", "", {"shared": "tiny"}),
         ("q=x p=./y=z", "p q", {"p": "./y=z", "q": "x"}),
         ("planner=x tool_user=y", "", {"tool_user": "y", "planner": "x"}),  # names mean a policy for each role
-        ("x y", "p q", "give one NAME for all policies, or POLICY=NAME once for each"),
         ("p=x p=y", "p q", "POLICY=NAME once for each"),
         ("planner=x", "", "the policies are tool_user, planner (--policies)"),
         ("planer=x tool_user=y", "", "the policies are tool_user, planner (--policies)"),
