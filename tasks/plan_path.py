@@ -66,7 +66,7 @@ class PlanPath(Walk):
         if len(free) < 2:
             return False
         goal, start = (divmod(int(free[i]), self.cols) for i in rng.choice(len(free), 2, replace=False))
-        self._set_level(frozenset(map(tuple, np.argwhere(walls).tolist())), start, goal)
+        self._set_level(frozenset((r, c) for r, c in np.argwhere(walls).tolist()), start, goal)
         return self.distance.get(start, 0) >= max(1, (self.rows + self.cols) // 4)
 
     def _set_level(self, walls: frozenset[Cell], start: Cell, goal: Cell) -> None:

@@ -25,7 +25,8 @@ def task_class(task: str) -> type:
     where, colon, name = TASKS.get(task, task).rpartition(":")
     if not colon:
         raise ValueError(f"unknown task {task!r}: choose one of {', '.join(TASKS)}, or file.py:Class of your own")
-    sys.path += {str(Path(where).resolve().parent)} - set(sys.path)  # where a file, or a module, has its neighbours
+    if task not in TASKS:  # where a file, or a module, has its neighbours
+        sys.path += {str(Path(where).resolve().parent)} - set(sys.path)
     try:
         module = _module_of_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
     except (Exception, SystemExit) as error:  # a file of one's own may raise anything

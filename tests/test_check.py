@@ -101,6 +101,7 @@ MISTAKES = {  # what differs from Fine: what is said
     "must return messages of roles system, user": then("observe", lambda _, r: [{"role": "ann", "content": "?"}, *r]),
     "one with a text of the user": then("observe", lambda self, r: [{"role": "system", "content": str(r)}]),
     "agents must be a tuple": {"agents": ["ann", "bob"]},
+    "stages must have every agent once": {"agents": ("ann", "ann")},
     "done must be True or False": then("reset", set_to(done=0)),
     "pickle": then("reset", lambda self, r: (vars(self).update(key=lambda: 0), r)[1]),
     "set slow_scoring = True": SLOW,

@@ -32,7 +32,7 @@ TURNS, LAST = 4, 40  # turns with all kinds of answers, and turns until a level 
 SECONDS = 15.0  # for all of it; a slow environment is played for a shorter time
 SLOW = 0.1  # seconds of a step
 ROLES = ("system", "user", "assistant")  # what chat templates know
-TEXTS = ("", "no answer", "#### [1, 2]", r"\boxed{1}", "```python\nprint(1)\n```", "x" * 5000, "word " * 500, "0", "-1")
+TEXTS = ["", "no answer", "#### [1, 2]", r"\boxed{1}", "```python\nprint(1)\n```", "x" * 5000, "word " * 500, "0", "-1"]
 TEXTS += ("1 2 3 4 5 6 7 8 9", "99999999999999999999", "nan", "inf", "²", "{}", "%s", "é\u2028\n\t😀\x00")
 
 
@@ -66,6 +66,8 @@ def check_shape(env: Env) -> None:
     assert env.reset(seed=0) is env, "reset must return the environment itself"
     fine = isinstance(env.agents, tuple) and all(isinstance(name, str) and name.isidentifier() for name in env.agents)
     assert fine, f"agents must be a tuple of names, not {env.agents!r}"
+    staged = sorted(agent for group in env.stages for agent in group)
+    assert staged == sorted({*env.agents}) != [], f"stages must have every agent once, not {env.stages!r}"
     for name in ("simultaneous", "done", "solved"):
         value = getattr(env, name)
         assert isinstance(value, bool), f"{name} must be True or False from the start, not {value!r}"
