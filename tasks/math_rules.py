@@ -27,7 +27,6 @@ Tokens = list[str]
 _WORK = (r"\\(?:lfloor|lceil|floor|ceil)\b", r"\\(?:gcd|lcm)\b", r"\|(?: (?![a-df-hj-zA-Z] )[^ |]+)+ \|")  # |3 - 8|
 _OPEN, _CLOSE = ("(", "[", "{", r"\{", r"\langle", r"\matrix"), (")", "]", "}", r"\}", r"\rangle", r"\endmatrix")
 _PAIRS = ("()", "(]", "[)", "[]", "{}", r"\{\}", r"\langle\rangle", r"\matrix\endmatrix")
-_SETS = ("(", "[", r"\{", r"\reals", r"\emptyset")
 _RELATIONS = ("=", "<", ">", r"\le", r"\ge", r"\ne", r"\in", r"\equiv")
 _MIRROR = {">": "<", r"\ge": r"\le"}
 _SYMBOL = rf"""(?:"\w+(?: _ (?:\{{ [^{{}}]* \}}|[^ {{}}]+))?|{SYMBOL})(?: ')*"""
@@ -123,9 +122,6 @@ def _plain(tokens: Tokens) -> str:
     return re.sub(r'"(?=\w)', "", " ".join(tokens))
 
 
-# ----------------------------------------------------------------------------------------------- lists, tuples and sets
-
-
 def _cut(tokens: Tokens, *marks: str) -> tuple[list[Tokens], list[str]]:
     """Cut at the marks outside all brackets: parts, and the marks between them."""
     parts: list[Tokens] = [[]]
@@ -181,9 +177,6 @@ def _group(tokens: Tokens) -> tuple[str, list[Tokens]]:
     return "", _elements(tokens)
 
 
-# --------------------------------------------------------------------------------------- names and what is said of them
-
-
 def _is_name(tokens: Tokens) -> bool:
     """A name, or several of them in a ratio or a tuple."""
     several = _cut(_inside(tokens), ",")[0] if tokens[:1] == ["("] else _cut(tokens, ":")[0]
@@ -204,7 +197,7 @@ def _solved(tokens: Tokens) -> tuple[str, Tokens]:
     if marks:
         return _combined(parts, set(marks)) or ("", tokens)
     parts, marks = _relation(tokens)
-    if marks == [r"\in"] and _is_name(parts[0]) and "".join(parts[1][:1]) in _SETS:
+    if marks == [r"\in"] and _is_name(parts[0]) and _group(parts[1])[0]:
         return " ".join(parts[0]), parts[1]
     return _range(tokens) or _value(parts, marks) or ("", tokens)
 

@@ -169,13 +169,11 @@ def without_unit(tokens: list[str]) -> tuple[list[str], str]:
         return tokens[:sign] + tokens[sign + 1 :], tokens[sign][1:]
     if tokens[-1] == "%" and len(tokens) > 1:
         return tokens[:-1], "%"
-    start = len(tokens)
-    while start > 1 and (_unit_name(tokens[start - 1]) or tokens[start - 1] in "/^23"):
-        start -= 1
-    while start < len(tokens) and not _unit_name(tokens[start]):
-        start += 1
-    names = [_unit_name(token) or token for token in tokens[start:]]
-    if not names or names[0] in ("per", "squared", "cubed"):
+    names = [_unit_name(token) or (token if token in "/^23" else "") for token in tokens]
+    start = next((at for at in range(1, len(names)) if _unit_name(tokens[at]) and all(names[at:])), 0)
+    if not start or names[start] in ("per", "squared", "cubed"):
         return tokens, ""
-    unit = re.sub(r"(square|cubic) (\w+)", lambda m: f"{m[2]} ^ {2 if m[1] == 'square' else 3}", " ".join(names))
+    unit = re.sub(
+        r"(square|cubic) (\w+)", lambda m: f"{m[2]} ^ {2 if m[1] == 'square' else 3}", " ".join(names[start:])
+    )
     return tokens[:start], " ".join(_UNIT_SPELLINGS.get(name, name) for name in unit.split(" "))

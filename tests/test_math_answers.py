@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 from envs import InfraError
 from tasks import math_equal as workers
-from tasks.math_env import extract_answer, math_equal, score_answers
+from tasks.math_env import extract_answer, load_problems, math_equal, score_answers
 from tasks.math_text import clean
 
 ROOT = Path(__file__).resolve().parent.parent
+SAMPLES = ROOT / "tests" / "samples"
 
 
 def test_gold_and_answer_cannot_be_swapped():
@@ -29,44 +30,9 @@ def test_gold_and_answer_cannot_be_swapped():
     assert not math_equal(gold="0.333333", answer=r"\frac13")
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        (r"so \boxed{5}", "5"),
-        (r"so \boxed {5}.", "5"),
-        (r"\boxed\frac12 then", r"\frac12"),
-        (r"so \\boxed{5}", "5"),
-        (r"\boxed{4} or \boxed 5", "5"),
-        (r"\boxed 4 or \boxed{5}", "5"),
-        (r"\boxed{5} and \boxed{ }", "5"),
-        (r"\boxed{\boxed{5}}", "5"),
-        (r"\boxed{ \fbox{\boxed{5} } }", "5"),
-        (r"\boxed{\boxed{5} m}", r"\boxed{5} m"),
-        (r"\boxed{5} % not \boxed{7}", "5"),
-        ("% \\boxed{6}\n\\boxed{5}", "5"),
-        (r"35% of it, or 30 % of 20, is \boxed{7}", "7"),
-        (r"\boxed{\frac{1}{2}%}", r"\frac{1}{2}%"),
-        ("<thinking>maybe \\boxed{6}</thinking> I give up.", None),
-        (r"\boxed{1 + \fbox{2}}", r"1 + \fbox{2}"),
-        (r"\boxed{\{1,2\}}", r"\{1,2\}"),
-        (r"\boxed{\left\{x \right.} end}", r"\left\{x \right."),
-        (r"cut off \boxed{12", None),
-        (r"a } stray { brace \boxed{5}", "5"),
-        (r"\boxed{5} <think>maybe \boxed{6}</think>", "5"),
-        (r"<think>\boxed{6}</think> \boxed{5}", "5"),
-        (r"\boxed{6} </think> \boxed{5}", "5"),
-        (r"<think>\boxed{6} and cut off", None),
-        (r"\boxed{5} <think>\boxed{6} and cut off", "5"),
-        ("so it is\n#### 1,080 \n\n", "1,080"),
-        ("#### 6\nno, wait", None),
-        ("#### ", None),
-        ("\\boxed{5}\n#### 6", "5"),
-        ("42 appears above but I am not sure", None),
-        ("", None),
-    ],
-)
-def test_extract_answer(text, answer):
-    assert extract_answer(text) == answer
+def test_the_answer_of_a_response():
+    rows = map(json.loads, (SAMPLES / "math_boxes.jsonl").read_text(encoding="utf-8").splitlines())
+    assert [row for row in rows if extract_answer(row[0]) != row[1]] == []
 
 
 def test_score_answers_reads_whole_responses():
@@ -144,7 +110,7 @@ def test_hostile_answers_cost_their_limit_and_the_workers_go_on():
 
 
 @pytest.mark.parametrize(
-    "unit", ["<think>", "\\boxed{", "\\", "\n", "#", "{", "\\boxed ", "7", "\\text{ ", "} % ", "}%\n"]
+    "unit", ["<think>", "\\boxed{", "\\", "\n", "#", "{", "\\boxed ", "7", "\\text{ ", "} % ", "}%\n", ". "]
 )
 def test_a_megabyte_is_read_in_no_time(unit):
     text = unit * (1_000_000 // len(unit))
@@ -155,11 +121,11 @@ def test_a_megabyte_is_read_in_no_time(unit):
 
 
 @pytest.mark.parametrize("word", ["sin", "^", "or", "text", r"\text{", "frac", "mod", r"\pmod", "a.m.", r"\over", "%"])
-@pytest.mark.parametrize("blank", [" ", "~", r"\ ", r"\,", "\t"])
-def test_blanks_are_read_in_linear_time(word, blank):
-    start = time.thread_time()
-    clean("x" + blank * 4_000 + word + blank * 4_000 + "1")
-    assert time.thread_time() - start < 0.2
+def test_blanks_are_read_in_linear_time(word):
+    for blank in (" ", "~", r"\ ", r"\,", "\t"):
+        start = time.thread_time()
+        clean("x" + blank * 4_000 + word + blank * 4_000 + "1")
+        assert time.thread_time() - start < 0.2
 
 
 def test_a_killed_worker_is_replaced():
@@ -201,14 +167,15 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 DATA = os.environ.get("AT_GRPO_DATA")
+COUNTS = {"aime24": 30, "math500": 500, "olympiadbench": 674, "gsm8k_test": 1319, "gsm8k_train": 7473}
 
 
 @pytest.mark.skipif(not DATA, reason="AT_GRPO_DATA names no folder with the benchmark files")
-@pytest.mark.parametrize("name", ["aime24", "aime25", "math500", "olympiadbench", "gsm8k_test", "gsm8k_train"])
+@pytest.mark.parametrize("name", COUNTS)
 def test_golds_of_the_benchmarks(name):
     """Every gold equals itself in a box, also with more spaces; no gold equals the next one, if that is different."""
-    with open(Path(DATA or "") / f"{name}.jsonl", encoding="utf-8") as lines:
-        golds = [json.loads(line)["answer"].rpartition("####")[2].strip() for line in lines]
+    golds = [problem.answer for problem in load_problems(str(Path(DATA or "") / f"{name}.jsonl"))]
+    assert len(golds) == COUNTS[name]
     spaced = [gold.replace("(", "( ").replace("+", " + ").replace("=", " = ") for gold in golds]
     for spelling in (golds, spaced):
         scores = score_answers([rf"So it is \boxed{{{gold}}}." for gold in spelling], golds)

@@ -1,7 +1,6 @@
 """The mathematics environments, their rewards and their data sets."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -12,14 +11,10 @@ from hypothesis import strategies as st
 from envs import InfraError, make_env
 from grouping import group_samples
 from rollout import rollout_chains, rollout_tree
-from sampling.requests import Completion
 from tasks import math_env, sandbox
 from tasks.math_env import MathEnv, Question, load_problems, read_problem
 
 SAMPLES = Path(__file__).parent / "samples"
-DATA = os.environ.get("AT_GRPO_DATA")
-needs_data = pytest.mark.skipif(not DATA, reason="AT_GRPO_DATA names no folder with the benchmark files")
-
 ONE = [Question("What is 2 + 3?", "5")]
 RIGHT, WRONG, NONE = r"Easy: \boxed{5}", r"So \boxed{6}", "I do not know"
 PRINTS_5, PRINTS_6 = "```python\nprint(2 + 3)\n```", "```python\nprint(6)\n```"
@@ -151,9 +146,8 @@ def test_a_failed_program_is_reported_to_its_author_only(fake):
     env = MathEnv("mas", problems=ONE).reset(0)
     env.step("reasoner", RIGHT)
     env.step("tool_user", "```python\nrun()\n```")
-    assert "ZeroDivisionError" in prompt(env, "tool_user")
+    assert ["ZeroDivisionError" in prompt(env, agent) for agent in env.agents] == [False, True]
     assert "tool_user: no answer" in prompt(env, "reasoner")
-    assert "ZeroDivisionError" not in prompt(env, "reasoner")
 
 
 def test_what_others_wrote_is_shortened_to_a_stated_length(fake):
@@ -162,7 +156,6 @@ def test_what_others_wrote_is_shortened_to_a_stated_length(fake):
     env.step("reasoner", "step " * 2_000 + "and so " + RIGHT)
     env.step("tool_user", "```python\nrun()\n```")
     seen = prompt(env, "tool_user")
-    assert seen.count("more characters)") == 2  # the reasoning, and what the program printed
     assert "and so " + RIGHT in seen
     assert len(seen) < math_env.WORK_SHOWN + math_env.SHOWN + 1_000
 
@@ -234,19 +227,6 @@ def test_bad_options_are_named(options, message):
         make_env("math", **options)
 
 
-@pytest.mark.parametrize("workflow", ["mas", "single", "ensemble"])
-def test_copies_are_independent_and_observe_changes_nothing(fake, workflow):
-    env = MathEnv(workflow, problems=ONE).reset(0)
-    for turn in range(2):
-        for agent in env.agents:
-            before = dict(vars(env))
-            twin = env.copy()
-            env.observe(agent)
-            twin.step(agent, PRINTS_5 if agent.startswith("tool") else RIGHT)
-            assert vars(env) == before, turn
-            env.step(agent, NONE)
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.text(st.sampled_from("\\boxed{}5`python\n#<think>/$ ,()é\x00"), max_size=80))
 def test_any_text_gives_rewards_in_range(text):
@@ -260,26 +240,16 @@ def test_any_text_gives_rewards_in_range(text):
 
 def test_tree_sampling_commits_the_right_answer_and_groups_share_a_prompt(fake):
     texts = [NONE, WRONG, RIGHT, PRINTS_6, PRINTS_5]
-
-    def generate(requests, n):
-        return [[Completion([k], [0.0], "stop") for k in range(n)] for _ in requests]
-
-    for workflow in ("mas", "single", "ensemble"):
-        env = MathEnv(workflow, problems=ONE).reset(0)
+    for workflow, groups in (("mas", 2), ("single", 2), ("ensemble", 4)):
+        env, engine = MathEnv(workflow, problems=ONE).reset(0), ScriptedEngine(lambda request, k: texts[k])
         rollout = rollout_tree(
-            [env],
-            generate,
-            encode=lambda agent, messages: list(messages[1]["content"].encode()),
-            decode=lambda agent, ids: texts[ids[0]],
-            num_candidates=len(texts),
-            max_turns=3,
+            [env], engine, encode=engine.encode, decode=engine.decode, num_candidates=len(texts), max_turns=3
         )
         assert [(episode.solved, episode.ended) for episode in rollout.episodes] == [(True, "done")]
-        groups = group_samples(rollout.samples)  # raises when prompts differ
-        assert len(groups) == len(env.agents) * (2 if workflow == "single" else 1)
-        for key, group in groups.items():
-            committed = [sample for sample in group if sample.committed]
-            assert [sample.reward for sample in committed] == [pytest.approx(2.0)], key
+        found = group_samples(rollout.samples)  # raises when prompts differ
+        assert len(found) == groups
+        rewards = [sample.reward for group in found.values() for sample in group if sample.committed]
+        assert rewards == [pytest.approx(2.0)] * groups
 
 
 def test_seeds_walk_through_all_problems_in_a_fixed_order():
@@ -307,18 +277,16 @@ def test_formats_are_told_by_their_fields(row, gold):
 
 @pytest.mark.parametrize(
     ("error", "tolerance"),
-    [("1e-1", (0.1,)), (0.1, (0.1,)), ("1e-1,1e-2", (0.1, 0.01)), (None, ()), ("", ())],
+    [(0.1, (0.1,)), ("1e-1,1e-2", (0.1, 0.01)), (None, ())],
 )
 def test_the_error_of_olympiadbench_is_the_tolerance(error, tolerance):
     problem = read_problem({"question": "Q?", "final_answer": ["$4.2$"], "error": error})
     assert problem == Question("Q?", "$4.2$", tolerance)
 
 
-@pytest.mark.parametrize(("answer", "team"), [("4.23", 1), ("4.35", 0)])
-def test_a_tolerance_reaches_the_reward(answer, team):
-    row = {"question": "Q?", "final_answer": ["$4.2$"], "error": "1e-1"}
-    env = MathEnv("mas", problems=[row]).reset(0)
-    assert env.step("reasoner", rf"\boxed{{{answer}}}").team == team
+def test_a_tolerance_reaches_the_reward():
+    env = MathEnv("mas", problems=[{"question": "Q?", "final_answer": ["$4.2$"], "error": "1e-1"}]).reset(0)
+    assert [env.step("reasoner", rf"\boxed{{{answer}}}").team for answer in ("4.23", "4.35")] == [1, 0]
 
 
 @pytest.mark.parametrize(
@@ -358,20 +326,6 @@ def test_files_are_read_once():
     problems = MathEnv(data=source).problems
     assert [problem.answer for problem in problems] == ["18", "\\frac{14}{3}", "204", "$2$, $3$"]
     assert MathEnv(data=source).problems is problems
-    with pytest.raises(FileNotFoundError, match=r"missing\.jsonl"):
-        load_problems("missing.jsonl")
-
-
-@needs_data
-@pytest.mark.parametrize(
-    ("name", "count"),
-    [("gsm8k_test", 1319), ("gsm8k_train", 7473), ("math500", 500), ("aime24", 30), ("olympiadbench", 674)],
-)
-def test_benchmark_files(name, count):
-    problems = load_problems(str(Path(DATA or "") / f"{name}.jsonl"))
-    assert len(problems) == count
-    assert not any("####" in problem.answer for problem in problems)
-    assert all(len(problem.question) > 10 for problem in problems)
 
 
 @pytest.mark.parametrize(("reasoner", "tool", "returned"), [(RIGHT, "print(1)", 1.0), ("\\boxed{1}", "print(5)", 0.0)])
