@@ -94,7 +94,6 @@ HOSTILE = {
     "tangent": r"\tan(10^{10^{10}})",
     "exponent": "1e999999999",
     "tildes": "~" * 600 + " mod " + "~" * 600 + " 1 " + "~" * 600,
-    "blanks": "x" + " " * 900 + "mod" + " " * 900 + "1",
     "nested boxes": r"\boxed{" * 50_000 + "5" + "}" * 50_000 + "x",
     "a megabyte": "7\n" * 500_000,
 }

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 from helpers import ScriptedEngine
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from envs import InfraError, make_env
 from grouping import group_samples
@@ -56,24 +54,30 @@ def test_reward(agent, text, team, local):
 
 
 @pytest.mark.parametrize(
-    ("result", "team", "local"),
+    ("gold", "result", "team", "local"),
     [
-        (("ok", "5\n", ""), 1, 1.0),
-        (("ok", "working\n\\boxed{5}\nbye\n", ""), 1, 1.0),
-        (("ok", "4\n5.0\n\n", ""), 1, 1.0),
-        (("ok", "6\n", ""), 0, 0.2),
-        (("ok", " \n", ""), 0, 0.1),  # no answer line that can be read: the format share only
-        (("ok", "None\n", ""), 0, 0.1),
-        (("ok", "5\n---\n", ""), 0, 0.1),
-        (("ok", "5\n[]\n", ""), 0, 0.1),
-        (("ok", "5" * 301 + "\n", ""), 0, 0.1),
-        (("error", "5\n", "ValueError"), 0, 0.1),
-        (("timeout", "5\n", ""), 0, 0.1),
+        ("5", ("ok", "5\n", ""), 1, 1.0),
+        ("5", ("ok", "working\n\\boxed{5}\nbye\n", ""), 1, 1.0),
+        ("5", ("ok", "4\n5.0\n\n", ""), 1, 1.0),
+        ("5", ("ok", "6\n", ""), 0, 0.2),
+        ("5", ("ok", " \n", ""), 0, 0.1),  # no answer line that can be read: the format share only
+        ("5", ("ok", "None\n", ""), 0, 0.1),
+        ("5", ("ok", "5\n---\n", ""), 0, 0.1),
+        ("5", ("ok", "5\n[]\n", ""), 0, 0.1),
+        ("5", ("ok", "5" * 301 + "\n", ""), 0, 0.1),
+        ("5", ("error", "5\n", "ValueError"), 0, 0.1),
+        ("5", ("timeout", "5\n", ""), 0, 0.1),
+        ("1,2", ("ok", "[2, 1]\n", ""), 1, 1.0),
+        (r"\{1,2\}", ("ok", "[1, 2]\n", ""), 1, 1.0),
+        ("(1,2)", ("ok", "[1, 2]\n", ""), 1, 1.0),
+        ("(1,2),(3,4)", ("ok", "[(1, 2), (3, 4)]\n", ""), 1, 1.0),
+        ("[1,2]", ("ok", "\\boxed{[1,2]}\n", ""), 1, 1.0),
+        ("55", ("ok", "\\sum_{k=1}^{10}k\n", ""), 0, 0.2),
     ],
 )
-def test_what_a_program_earns(fake, result, team, local):
+def test_what_a_program_earns(fake, gold, result, team, local):
     fake["run()\n"] = result
-    reward = MathEnv("mas", problems=ONE).reset(0).step("tool_user", "```python\nrun()\n```")
+    reward = MathEnv("mas", problems=[Question("Q?", gold)]).reset(0).step("tool_user", "```python\nrun()\n```")
     assert (reward.team, reward.local) == (team, pytest.approx(local))
 
 
@@ -160,31 +164,8 @@ def test_what_others_wrote_is_shortened_to_a_stated_length(fake):
     assert len(seen) < math_env.WORK_SHOWN + math_env.SHOWN + 1_000
 
 
-@pytest.mark.parametrize(
-    ("gold", "printed", "team"),
-    [
-        ("1,2", "[1, 2]", 1),
-        ("1,2", "[2, 1]", 1),
-        (r"\{1,2\}", "[1, 2]", 1),
-        ("(1,2)", "(1, 2)", 1),
-        ("(1,2)", "[1, 2]", 1),
-        ("(1,2),(3,4)", "[(1, 2), (3, 4)]", 1),
-        (r"\frac37", "3/7", 1),
-        ("[1,2]", r"\boxed{[1,2]}", 1),
-        ("7", "[7]", 1),
-        ("55", r"\sum_{k=1}^{10}k", 0),
-        ("55", r"\boxed{\sum_{k=1}^{10}k}", 0),
-    ],
-)
-def test_what_a_program_prints_is_the_answer(fake, gold, printed, team):
-    fake["run()\n"] = ("ok", printed + "\n", "")
-    env = MathEnv("mas", problems=[Question("Q?", gold)]).reset(0)
-    assert env.step("tool_user", "```python\nrun()\n```").team == team
-
-
 def test_single_ends_when_the_answer_is_repeated():
     env = make_env("math", "single", problems=ONE).reset(0)
-    assert env.agents == ("reasoner",)
     for text, done in [(WRONG, False), (RIGHT, False), (NONE, False), (RIGHT, False), (r"\boxed{10/2}", True)]:
         env.step("reasoner", text)
         assert env.done is done
@@ -227,17 +208,6 @@ def test_bad_options_are_named(options, message):
         make_env("math", **options)
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.text(st.sampled_from("\\boxed{}5`python\n#<think>/$ ,()é\x00"), max_size=80))
-def test_any_text_gives_rewards_in_range(text):
-    for workflow in ("mas", "ensemble"):
-        env = MathEnv(workflow, problems=ONE, timeout=5).reset(0)
-        for agent in env.agents:
-            reward = env.step(agent, text)
-            assert 0 <= reward.team <= 1
-            assert 0 <= reward.local <= 1 + 1e-9
-
-
 def test_tree_sampling_commits_the_right_answer_and_groups_share_a_prompt(fake):
     texts = [NONE, WRONG, RIGHT, PRINTS_6, PRINTS_5]
     for workflow, groups in (("mas", 2), ("single", 2), ("ensemble", 4)):
@@ -261,27 +231,20 @@ def test_seeds_walk_through_all_problems_in_a_fixed_order():
 
 
 @pytest.mark.parametrize(
-    ("row", "gold"),
+    ("row", "gold", "tolerance"),
     [
-        ({"question": "Q?", "answer": "He has <<2+3=5>>5.\n#### 1,005"}, "1,005"),  # GSM8K
-        ({"problem": "Q?", "answer": "\\frac12", "solution": "long"}, "\\frac12"),  # DeepScaleR, MATH-500, Polaris
-        ({"Problem": "Q?", "Answer": 204, "ID": "2024-I-1"}, "204"),  # AIME
-        ({"question": "Q?", "final_answer": ["$2$", "$3$"], "solution": ["long"]}, "$2$, $3$"),  # OlympiadBench
-        ({"problem": "Q?", "solution": "So it is $\\boxed{7}$.", "level": "Level 5"}, "7"),  # MATH
-        ({"prompt": "Q?", "answer": 2.5}, "2.5"),
+        ({"question": "Q?", "answer": "He has <<2+3=5>>5.\n#### 1,005"}, "1,005", ()),  # GSM8K
+        ({"problem": "Q?", "answer": "\\frac12", "solution": "long"}, "\\frac12", ()),  # DeepScaleR, MATH-500, Polaris
+        ({"Problem": "Q?", "Answer": 204, "ID": "2024-I-1"}, "204", ()),  # AIME
+        ({"question": "Q?", "final_answer": ["$2$", "$3$"], "solution": ["long"]}, "$2$, $3$", ()),  # OlympiadBench
+        ({"question": "Q?", "final_answer": ["$4.2$"], "error": 0.1}, "$4.2$", (0.1,)),
+        ({"question": "Q?", "final_answer": ["1", "2"], "error": "1e-1,1e-2"}, "1, 2", (0.1, 0.01)),
+        ({"problem": "Q?", "solution": "So it is $\\boxed{7}$.", "level": "Level 5"}, "7", ()),  # MATH
+        ({"prompt": "Q?", "answer": 2.5, "error": None}, "2.5", ()),
     ],
 )
-def test_formats_are_told_by_their_fields(row, gold):
-    assert read_problem(row) == Question("Q?", gold, ())
-
-
-@pytest.mark.parametrize(
-    ("error", "tolerance"),
-    [(0.1, (0.1,)), ("1e-1,1e-2", (0.1, 0.01)), (None, ())],
-)
-def test_the_error_of_olympiadbench_is_the_tolerance(error, tolerance):
-    problem = read_problem({"question": "Q?", "final_answer": ["$4.2$"], "error": error})
-    assert problem == Question("Q?", "$4.2$", tolerance)
+def test_formats_are_told_by_their_fields(row, gold, tolerance):
+    assert read_problem(row) == Question("Q?", gold, tolerance)
 
 
 def test_a_tolerance_reaches_the_reward():
@@ -309,16 +272,9 @@ def test_rows_that_are_no_problem_are_named(tmp_path, row):
         load_problems(str(path))
 
 
-@pytest.mark.parametrize(
-    "question",
-    [
-        r"Compute 1.5 times the weight in \boxed{}.",
-        r"Let S be the sum of all such n. Give the remainder of S modulo 7 in \boxed{}.",
-        "Find $x$. Put the answer in \\boxed{ }\nas a fraction",
-    ],
-)
-def test_a_question_stays_whole(question):
-    assert read_problem({"problem": question, "answer": "5"}).question == question
+def test_a_question_stays_whole():
+    for end in (r"Give the remainder of S modulo 7 in \boxed{}.", "Put 1.5 times it in \\boxed{ }\nas a fraction"):
+        assert read_problem({"problem": f"Let S be the sum. {end}", "answer": "5"}).question.endswith(end)
 
 
 def test_files_are_read_once():
