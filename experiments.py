@@ -196,8 +196,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     signal.alarm(own.time_limit)
     with errors_in_one_line("experiments.py"):
         if own.page:
-            write_page(read_object(own.page), own.page)
-            return
+            if "rows" not in (results := read_object(own.page)):
+                raise ValueError(f"{own.page} holds no results of this command")
+            return write_page(results, own.page)
         plan = make_plan(own, words)
         failures = run(plan, own.jobs)
         path = plan.folder / "experiments.json"

@@ -36,13 +36,13 @@ CANDIDATE = {
 STAGE = {"turn": 0, "agent": "", "prompt": [0], "board": (0, None), "candidates": [CANDIDATE]}
 TREE = {
     "step": 0, "env": 0, "messages": [{"role": "", "content": ""}], "boards": [("", [""])],
-    "episodes": [{"ended": "", "solved": True, "stages": [STAGE]}],
+    "episodes": [{"trajectory": (0, None), "ended": "", "solved": True, "stages": [STAGE]}],
 }  # fmt: skip
 FILES = {
     "run.json": {"sessions": [{"command": "", "date": "", "versions": {"*": ""}}]},
-    "metrics.jsonl": {"step": 0, "*": (0.0, [0])},
+    "metrics.jsonl": {"step": 0, "groups/per_turn": ([0], None), "*": 0.0},
     "timing.jsonl": {"step": 0, "*": 0},
-    "evaluations.jsonl": {"step": 0, "success": 0, "se": 0, "n": 0, "formats": {"*": 0}},
+    "evaluations.jsonl": {"step": 0, "success": 0, "se": 0, "n": 0, "turns": 0, "formats": {"*": 0}},
     "trees.jsonl": TREE,
     "boards.jsonl": TREE,
 }
@@ -64,14 +64,15 @@ CHARTS = (  # title, what it says, its metrics ("/reward": that of every agent),
 
 
 def fits(value: Any, example: Any) -> bool:
-    """Whether a value has all that the example has, of the same kinds.
+    """Whether a value has all that the example has, of the same kinds, and nothing else.
 
-    "*" stands for all keys, the item of a list for all items, 0 for a number, 0.0 also for NaN, a tuple for either one.
+    "*" stands for all other keys, the item of a list for all items, 0 for a number, 0.0 also for NaN, a tuple for
+    either one.
     """
     if isinstance(example, tuple):
         return any(fits(value, one) for one in example)
     if isinstance(example, dict) and isinstance(value, dict):
-        names = {*example, *(value if "*" in example else ())} - {"*"}
+        names = {*example, *value} - {"*"}
         return all(fits(value.get(name), example.get(name, example.get("*"))) for name in names)
     if isinstance(example, list) and isinstance(value, list):
         return all(fits(item, example[0]) for item in value)

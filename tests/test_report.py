@@ -149,7 +149,7 @@ CANDIDATE = "episodes 0 stages 0 candidates 0"
         ("metrics.jsonl", "step", None, "metrics.jsonl, row 1"),
         ("metrics.jsonl", "solved", "all", "metrics.jsonl, row 1"),
         ("metrics.jsonl", "solved", 10**400, "metrics.jsonl, row 1"),
-        ("metrics.jsonl", "solved", [None], "metrics.jsonl, row 1"),
+        ("metrics.jsonl", "solved", [1], "metrics.jsonl, row 1"),
         ("timing.jsonl", "step_s", {}, "timing.jsonl, row 1"),
         ("evaluations.jsonl", "success", float("nan"), "evaluations.jsonl, row 1"),
         ("evaluations.jsonl", "formats", 3, "evaluations.jsonl, row 1"),
@@ -158,6 +158,7 @@ CANDIDATE = "episodes 0 stages 0 candidates 0"
         ("trees.jsonl", "episodes 0 stages 0 prompt", ["x"], "trees.jsonl, row 1"),
         ("trees.jsonl", f"{CANDIDATE} reward", float("inf"), "trees.jsonl, row 1"),
         ("trees.jsonl", f"{CANDIDATE} text", 5, "trees.jsonl, row 1"),
+        ("trees.jsonl", f"{CANDIDATE} new", float("nan"), "trees.jsonl, row 1"),
         ("trees.jsonl", f"{CANDIDATE} way", [1], "trees.jsonl, row 1"),
         ("boards.jsonl", "episodes", [[]], "boards.jsonl, row 1"),
         ("config.json", "", None, "holds no run (no config.json)"),  # here and below: the whole file
