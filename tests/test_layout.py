@@ -210,6 +210,16 @@ def test_options_are_few():
     assert sum(field.type != "Constant" for field in dataclasses.fields(options.Config)) <= 47
 
 
+def test_the_command_line_enters_few_files(graph):
+    """Of all that is imported with train.py, those that read it, or that make or change the options."""
+    reached, left = set(), {"train"}
+    while left:
+        reached |= left
+        left = {other for name in left for other in graph[name]} - reached
+    pattern = re.compile(r"\bargv\b|\bparse\(|\bConfig\(|replace\((self|config|saved)\b")
+    assert sum(bool(pattern.search(modules()[name].read_text(encoding="utf-8"))) for name in reached) <= 8
+
+
 @pytest.mark.parametrize(("module", "name", "limit"), [("train", "train", 55), ("rollout", "_play", 45)])
 def test_the_two_loops_fit_on_a_screen(module, name, limit):
     found = function(module, name)

@@ -1,19 +1,15 @@
 """--track: what is logged reaches TensorBoard's own reader, and wandb's calls (a fake module)."""
 
-import json
 import sys
 import types
 
 import pytest
 
 import train
+from records.run_folder import read_rows
 from records.track import make_tracker
 
 SMALL = "--envs-per-step 2 --num-candidates 2 --max-turns 1 --warm-start 1 --eval-envs 2 --save-every 1 --device cpu"
-
-
-def rows(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def trained(folder, steps, *options):
@@ -32,10 +28,10 @@ def test_tensorboard_reads_what_was_logged_and_what_a_resumed_run_adds(tmp_path)
     pytest.importorskip("tensorboard")
     trained(tmp_path, 2, "--track", "tensorboard")
     trained(tmp_path, 3, "--track", "tensorboard", "--resume")
-    found, logged = curves(tmp_path), rows(tmp_path / "metrics.jsonl")
+    found, logged = curves(tmp_path), read_rows(tmp_path / "metrics.jsonl")
     for name in ("solved", "planner/reward", "tool_user/local", "groups/dead_share", "lr"):
         assert found[name] == pytest.approx({row["step"] + 1: row[name] for row in logged}, rel=1e-6)
-    held_out = {row["step"]: row["success"] for row in rows(tmp_path / "evaluations.jsonl")}
+    held_out = {row["step"]: row["success"] for row in read_rows(tmp_path / "evaluations.jsonl")}
     assert found["held-out/success"] == pytest.approx(held_out)
     assert len(found["step_s"]) == 3
     assert not {"step", "groups/per_turn", "formats"} & found.keys()
@@ -62,7 +58,7 @@ def test_wandb_gets_the_same_numbers_and_each_run_an_id_of_its_own(tmp_path, mon
     assert start["config"]["task"] == "plan_path"
     assert (first, second, third) == (0, 1, 1)
     assert before.keys() == after.keys() == {"held-out/success", "held-out/se", "held-out/n", "held-out/turns"}
-    (logged,) = rows(tmp_path / "a" / "run" / "metrics.jsonl")
+    (logged,) = read_rows(tmp_path / "a" / "run" / "metrics.jsonl")
     assert row["planner/reward"] == logged["planner/reward"]
     assert all(isinstance(value, float) for value in row.values())
     for run, step in (("a", 1), ("b", 0), ("b", 0)):  # resumed, of the same name elsewhere, and started once more

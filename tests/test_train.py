@@ -1,6 +1,5 @@
 """The command: options, run folders, resuming, repeating, and what a run writes. Runs here last a second."""
 
-import json
 import math
 import os
 import random
@@ -20,7 +19,7 @@ import prepare
 import train
 from options import Config, load, parse, policy_map
 from records.console import half_up
-from records.run_folder import latest_checkpoint
+from records.run_folder import latest_checkpoint, read_rows
 from tasks.boards import Board
 
 ROOT = Path(__file__).parent.parent
@@ -31,15 +30,10 @@ OPTIONS = (
 SMALL = OPTIONS.split()
 CONSTANTS = {"--temperature", "--mismatch-clamp", "--grad-clip"}  # of the update, and no options
 EVERY = ("--keep", "9", "--report-every", "1")
-SUMMARY = r"held-out success \d\.\d\d -> \d\.\d\d \(n=4, se \d\.\d\d\)"
 
 
 def run(folder, *options, steps=2):
     train.main([*SMALL, "--output-dir", str(folder), "--steps", str(steps), *options])
-
-
-def rows(folder, name="metrics.jsonl"):
-    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
 
 
 def result(folder):
@@ -87,7 +81,7 @@ def test_two_runs_with_one_seed_are_the_same_to_the_byte(three_steps, tmp_path):
     random.seed(0)
     run(tmp_path / "again", *EVERY, steps=3)
     assert result(tmp_path / "again") == result(three_steps)
-    assert [row["step"] for row in rows(three_steps, "evaluations.jsonl")] == [0, 1, 2, 3]
+    assert [row["step"] for row in read_rows(three_steps / "evaluations.jsonl")] == [0, 1, 2, 3]
 
 
 class Killed(BaseException):
@@ -113,27 +107,17 @@ def test_a_resumed_run_equals_an_uninterrupted_one(three_steps, tmp_path, monkey
 
 
 def test_a_run_changes_the_weights_and_writes_a_row_a_step(three_steps):
-    assert [row["step"] for row in rows(three_steps)] == [0, 1, 2]
+    assert [row["step"] for row in read_rows(three_steps / "metrics.jsonl")] == [0, 1, 2]
     first, last = (
         AutoModelForCausalLM.from_pretrained(three_steps / "checkpoints" / f"step-{step:06d}" / "shared")
         for step in (0, 3)
     )
     moved = [(a - b).abs().max().item() for a, b in zip(first.parameters(), last.parameters(), strict=True)]
     assert max(moved) > 0
-    row = rows(three_steps)[0]
+    row = read_rows(three_steps / "metrics.jsonl")[0]
     assert {"solved", "groups/dead_share", "groups/per_turn", "tool_user/reward", "planner/reward"} <= row.keys()
     assert row["shared/logprob_gap"] < 1e-3  # the engine samples from the weights that are trained
     assert sum(row["groups/per_turn"]) == row["groups/trained"] + row["groups/constant"] + row["groups/singleton"]
-
-
-def test_the_last_line_is_the_result(tmp_path, capsys):
-    run(tmp_path / "run")
-    out = capsys.readouterr().out
-    assert re.fullmatch(SUMMARY, out.strip().splitlines()[-1])
-    assert "<|user|>" in out  # the first prompt, as the model sees it
-    evaluations = rows(tmp_path / "run", "evaluations.jsonl")
-    assert [(row["step"], row["n"]) for row in evaluations] == [(0, 4), (2, 4)]
-    assert out.strip().splitlines()[-1].startswith(f"held-out success {half_up(evaluations[0]['success'])} -> ")
 
 
 @pytest.mark.parametrize(
@@ -148,7 +132,7 @@ def test_the_last_line_is_the_result(tmp_path, capsys):
 )
 def test_methods_are_command_lines(tmp_path, options):
     run(tmp_path / "run", *options.split(), steps=1)
-    (row,) = rows(tmp_path / "run")
+    (row,) = read_rows(tmp_path / "run" / "metrics.jsonl")
     policies = {path.name for path in latest_checkpoint(tmp_path / "run").iterdir() if path.is_dir()}
     words = options.split()
     expected = {"per_role": {"tool_user", "planner"}, "tool_user=a": {"a", "b"}}
@@ -186,15 +170,17 @@ train.main(sys.argv[1:])
 
 
 def test_the_command_needs_no_network_account_or_terminal(tmp_path):
-    """A fresh process, an empty home, no input, no connection; the result is that of any other process."""
+    """A fresh process, an empty home, no input, no connection; the last line is the result."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", OFFLINE, *SMALL, "--steps", "1", "--output-dir", str(tmp_path / "run")]
     done = subprocess.run(
         command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 0, done.stderr
-    assert re.fullmatch(SUMMARY, done.stdout.strip().splitlines()[-1])
-    assert len(rows(tmp_path / "run")) == 1
+    assert "<|user|>" in done.stdout  # the first prompt, as the model sees it
+    (before, n), (after, _) = ((row["success"], row["n"]) for row in read_rows(tmp_path / "run" / "evaluations.jsonl"))
+    last = rf"held-out success {half_up(before)} -> {half_up(after)} \(n={n}, se \d\.\d\d\)"
+    assert re.fullmatch(last, done.stdout.strip().splitlines()[-1])
 
 
 # -------------------------------------------------------------------------------------------------------------- options
@@ -211,32 +197,22 @@ runpy.run_path("train.py", run_name="__main__")
 """
 
 
-def without_torch(*argv):
-    """`python train.py argv` where torch cannot be imported: (exit code, stdout, stderr)."""
-    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH, *argv], cwd=ROOT, capture_output=True, text=True)
-    return done.returncode, done.stdout, done.stderr
+def test_options_need_no_torch():
+    """Help has every option once, in 80 columns; a mistyped one is one line; the first line comes before torch."""
 
+    def said(*argv):
+        done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH, *argv], cwd=ROOT, capture_output=True, text=True)
+        return done.returncode, done.stdout, done.stderr
 
-def test_help_needs_no_torch_and_has_every_option_once_in_80_columns():
-    code, out, _ = without_torch("--help")
-    assert code == 0
+    code, out, _ = said("--help")
     options = re.findall(r"(?:^. |, )(--(?!no-)[a-z-]+)", out, re.M)
-    assert len(set(options)) == len(options) <= 48  # 47 and --help
     known = {f"--{field.name.replace('_', '-')}" for field in fields(Config)} - CONSTANTS
-    assert set(options) == known | {"--help"}
+    assert (code, sorted(options)) == (0, sorted(known | {"--help"}))
     assert max(map(len, out.splitlines())) <= 80
-
-
-def test_a_mistyped_option_needs_no_torch_and_is_one_line():
-    code, out, error = without_torch("--stepz", "3")
+    code, out, error = said("--stepz", "3")
     assert (code, out) == (1, "")
-    assert error.endswith(": error: --stepz: no such option (did you mean --steps?)\n")
-    assert error.count("\n") == 1
-
-
-def test_the_first_line_comes_before_torch():
-    """So it fails where torch cannot be imported, after it has said what takes so long."""
-    _, out, error = without_torch("--steps", "1")
+    assert re.fullmatch(r"\S+: error: --stepz: no such option \(did you mean --steps\?\)\n", error)
+    _, out, error = said("--steps", "1")
     assert out == "loading torch\n"
     assert "torch" in error.splitlines()[-1]
 
@@ -297,7 +273,7 @@ def test_a_resumed_run_needs_no_other_option(three_steps, tmp_path):
     """And `--like` takes the options of a run into another one."""
     shutil.copytree(three_steps, tmp_path / "run")
     train.main(["--resume", "--output-dir", str(tmp_path / "run"), "--steps", "4"])
-    assert len(rows(tmp_path / "run")) == 4
+    assert len(read_rows(tmp_path / "run" / "metrics.jsonl")) == 4
     assert load(tmp_path / "run") == replace(load(three_steps), steps=4)  # and the next --resume needs none at all
     new = parse(["--like", str(three_steps), "--seed", "7"])
     assert replace(new, seed=0, output_dir="", like="") == load(three_steps)
