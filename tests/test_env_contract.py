@@ -1,7 +1,4 @@
-"""One contract for every task and workflow: what the rollout relies on, whatever the task is.
-
-Levels, copies, progress and what comes after the end are checked by `tools.check` (test_check.py).
-"""
+"""One contract for every task and workflow: what the rollout relies on, whatever the task is."""
 
 import json
 from typing import Any
@@ -12,7 +9,9 @@ from hypothesis import strategies as st
 from test_envs import solution
 
 from envs import Reward, make_env
+from tasks import sandbox
 from tasks.boards import Board
+from tools.check import check
 
 MATH = [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(5, 9)]
 CODE = [
@@ -37,17 +36,6 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     *(("code", workflow, {}) for workflow in ("mas", "single")),
 ]
 IDS = ["-".join([task, workflow, *map(str, options.values())]) for task, workflow, options in CASES]
-# Texts that some role of some task can read, so that every branch of a `step` is met; none of them solves anything.
-TEXTS = [
-    "",
-    "no answer at all",
-    "#### []",
-    "#### [R, D, L, U]",
-    "#### [[1, 2, 3, 4], [3, 4, 1, 2], [2, 1, 4, 3], [4, 3, 2, 1]]",
-    "so it is \\boxed{5}",
-    "```python\nprint('#### [U]')\n```",
-    '```json\n[{"input": "1\\n", "output": "1\\n"}]\n```',
-]
 
 
 @pytest.fixture(scope="module")
@@ -64,10 +52,6 @@ def make(request, files):
     task, workflow, options = request.param
     data = {"data": str(files / f"{task}.jsonl")} if task in ("math", "code") else {}
     return lambda seed=0: make_env(task, workflow, **data, **options).reset(seed=seed)
-
-
-def view(env):
-    return {agent: env.observe(agent) for agent in env.agents}, env.done, env.solved
 
 
 def check_reward(reward):
@@ -89,6 +73,15 @@ def answer(env, agent):
     if role == "coder":
         return "```python\nprint(input())\n```"
     return "```python\nprint(5)\n```" if role == "tool_user" else "\\boxed{5}"
+
+
+def test_the_check_finds_no_mistake(make, monkeypatch):
+    """Levels, E9 (copies are independent), C11 (nothing happens after the end), progress and rewards."""
+    monkeypatch.setattr("tools.check.SECONDS", 1.0)
+    env = make()
+    if env.runs_programs:
+        sandbox.use_bubblewrap()
+    assert check(env.copy, "plan_path") == []
 
 
 def test_agreeing_on_something_wrong_is_no_success(make):
@@ -131,7 +124,7 @@ def test_garbage_never_raises(make, texts):
     for text in texts:
         for agent in env.agents:
             check_reward(env.step(agent, text))
-            view(env)
+            env.observe(agent)
 
 
 @pytest.mark.parametrize(
@@ -143,4 +136,4 @@ def test_hostile_texts_are_read_quickly(make, text):
     env = make(seed=9)
     for agent in env.agents:
         check_reward(env.step(agent, text))
-    view(env)
+        env.observe(agent)
