@@ -1,9 +1,5 @@
 r"""Mathematical answers: finding one in a response, and asking a worker whether it equals the right one.
 
-    extract_answer("so it is \\boxed{\\frac12}")       -> "\\frac12"
-    math_equal(gold="0.5", answer="\\frac12")         -> True
-    score_answers(responses, golds)                   -> [1.0, 0.0, ...]
-
 The rules of equality are in `math_rules.py`. They run in worker processes: sympy can work for hours on a short hostile
 text, and a time limit by signal works in the main thread only.
 """

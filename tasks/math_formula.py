@@ -91,7 +91,7 @@ class _Parser:
         value = self.factor()
         while True:
             if self.skip("/"):
-                value = _quotient(value, self.factor())
+                value *= _power(self.factor(), Integer(-1))
                 if self.starts():
                     raise ValueError("1/2x")
             elif self.skip(r"\cdot", "*", r"\times"):
@@ -145,12 +145,12 @@ class _Parser:
         if re.match(r"\.?\d", token):
             return Rational(token)
         if token == r"\frac":
-            return _quotient(self.pair(), self.pair())
+            return self.pair() * _power(self.pair(), Integer(-1))
         if token == r"\binom":
             return sympy.binomial(self.pair(), self.pair())
         if token == r"\sqrt":
             degree = self.pair() if self.next == "[" else Integer(2)
-            return _power(self.pair(), _quotient(Integer(1), degree))
+            return _power(self.pair(), _power(degree, Integer(-1)))
         if token in _CALLS:
             return self.call(token)
         if not re.fullmatch(SYMBOL, token) and token not in _CONSTANTS:
@@ -173,12 +173,6 @@ class _Parser:
         if self.next in ("^", "!") or (self.starts() and self.next not in _CALLS):
             raise ValueError("no end of an argument")
         return (_CALLS[token](value) / sympy.log(base)) ** power
-
-
-def _quotient(top: Any, bottom: Any) -> Any:
-    if bottom.is_zero:
-        raise ValueError("a division by zero")
-    return top / bottom
 
 
 def _power(base: Any, exponent: Any) -> Any:

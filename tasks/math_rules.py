@@ -1,13 +1,12 @@
 r"""Equality of mathematical answers by structure, with formulas at the leaves. Only workers run this (`math_equal.py`).
 
+`tests/samples/math_pairs.txt` is the long list of what follows from these rules:
 - Exact values are exactly equal. A decimal may stand for a gold without a finite decimal (1/3, pi), rounded to 6 digits
   or more, or be within the gold's tolerance. 35\% is 35 or 0.35. Units may be left out, but not exchanged.
 - Lists and sets have no order, tuples have. (2,5] equals 2 < x \le 5. Ratios scale, clock times do not.
 - `x = 5` equals `5`, not `y = 5`, and neither equals `2x = 10`: an answer is solved. Relations of two or more variables
   are equal up to a constant factor. What is to be worked out (\lfloor 3.7\rfloor) is no answer unless the gold has it.
 - What the parser of `math_formula.py` does not know exactly equals only itself, blanks aside and case kept.
-
-`tests/samples/math_pairs.txt` is the long list.
 """
 
 from __future__ import annotations
@@ -40,7 +39,8 @@ _WAYS = [  # of saying the same, one after the other: what stands for all of a t
     for pattern, replacement in (
         (rf"({_SYMBOL}) \\approx (.+)", r"\1 = \2"),
         (r"(.+?) \\approx .+", r"\1"),  # \sqrt2 \approx 1.41: the exact side counts
-        (rf"\\\{{ ({_SYMBOL})(?: \\in \\reals)? [|:] (?=(?:.* )?\1 )(?:\1 \\in \\reals , )?(.+) \\\}}", r"\2"),
+        (rf"(\\\{{ {_SYMBOL}(?: \\in \\reals)? [|:] [^,]+) , ([^,]+)", r"\1 \\land \2"),
+        (rf"\\\{{ ({_SYMBOL})(?: \\in \\reals)? [|:] (?=(?:.* )?\1 )(?:\1 \\in \\reals \\land )?(.+) \\\}}", r"\2"),
         (rf"\\\{{ ({_SYMBOL} \\in \\reals) \\\}}", r"\1"),
         (rf"({_SYMBOL}) \\ne (.+)", r"\1 \\in \\reals \\setminus \\{ \2 \\}"),
         (rf"({_SYMBOL} \\in |)\\reals \\setminus \\\{{ ([^,]+) \\\}}", r"\1( - \\infty , \2 ) \\cup ( \2 , \\infty )"),
@@ -211,7 +211,7 @@ def _combined(parts: list[Tokens], marks: set[str]) -> tuple[str, Tokens] | None
     (name,) = names
     if marks <= {'"or', r"\lor"}:
         return name, [token for value in values for token in (r"\cup", *value)][1:]
-    for above, below in (values, values[::-1]) if len(values) == 2 and marks <= {",", '"and', r"\land"} else ():
+    for above, below in (values, values[::-1]) if len(values) == 2 and marks <= {'"and', r"\land"} else ():
         if above[-2:] == [*_HIGH, ")"] and below[:3] == ["(", *_LOW]:
             return name, above[:-2] + below[4:]
     return None

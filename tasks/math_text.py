@@ -61,14 +61,13 @@ _SPELLINGS: list[tuple[str, Any]] = [  # the replacement is a text or a function
     (r"\\! ?", ""),
     (r"\{,\}", ","),
     (r"(?<!\\)\\[,;: ()\[\]]|~", " "),  # not in the \\ between rows of a matrix
-    (r"\\(?:math(?:bf|sf|tt|it)|boldsymbol|bm) ?\{ ?([0-9]+|[A-Za-z]) ?\}", r"\1"),
     (r"\\mathbb ?\{ ?([A-Z]) ?\}", r"\\mathbb \1"),
     (r"\\mathbb ?R(?![a-zA-Z])", r"\\reals "),
     (r"\\\{ ?\\\}", r"\\emptyset "),
     (r"(?:\\operatorname ?\{ ?abs ?\}|(?<![a-zA-Z\\])abs) ?\(([^()|]*)\)", r"|\1|"),
     (r"([0-9]{1,30})\.([0-9]{0,30})\\(?:overline|bar|dot) ?\{([0-9]{1,30})\}", _repeating),
     (r"(^|[(\[{,=]) ?–", r"\1-"),  # a dash between two numbers is a range, not a difference
-    (r"(^|[(\[{,=]) ?\+", r"\1"),
+    (r"(^|[(\[,=]) ?\+", r"\1"),
     (r"(\\(?:[dtc]?frac|sqrt(?: ?\[[0-9]+\])?)) ?([0-9a-zA-Z]|\\pi(?![a-zA-Z]))", r"\1{\2}"),  # \frac12
     (r"(\\[dtc]?frac ?\{(?:[^{}]|\{[^{}]*\})*\}) ?([0-9a-zA-Z]|\\pi(?![a-zA-Z]))", r"\1{\2}"),
     (r"^([^{}]+)\\over(?![a-zA-Z])([^{}]+)$", r"\\frac{\1}{\2}"),
@@ -82,6 +81,7 @@ _SPELLINGS: list[tuple[str, Any]] = [  # the replacement is a text or a function
     (r"(?<=[0-9 {])([apAP])\. ?[mM]\b\.?", lambda half: half[1].lower() + "m"),
 ]
 _THOUSANDS = re.compile(r"(?<![0-9.,])[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9]|,[0-9])|\b[1-9][0-9]{0,2}(?: [0-9]{3})+\b")
+_FONT = re.compile(r"\\(?:math(?:bf|sf|tt|it)|boldsymbol|bm) ?\{ ?([0-9]+|[A-Za-z]) ?\}")
 _TOKEN = re.compile(
     r"\\(?:text[a-z]*|mbox|hbox|mathrm|operatorname\*?) ?\{(?P<text>[^{}]*)\}"
     r"|(?:[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3}(?![0-9.]))?|\.[0-9]+)"
@@ -102,6 +102,8 @@ def clean(text: str) -> str:
         text = _THOUSANDS.sub(lambda match: re.sub("[ ,]", "", match[0]), text)
     if len(re.findall(r"(?<!\\)\$", text)) % 2 == 0:  # $5$ is mathematics, $5 are dollars
         text = re.sub(r"(?<!\\)\$", " ", text)
+    if len(_FONT.findall(text)) == 1:  # two may be vectors
+        text = _FONT.sub(r"\1", text)
     tokens: list[str] = []
     _read(" ".join(text.split()).strip(" ,;").removesuffix(".").rstrip(), tokens)
     if len(tokens) == 3 and re.fullmatch(r'\( "?[A-Za-z] \)', " ".join(tokens)):

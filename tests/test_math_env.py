@@ -40,11 +40,9 @@ def prompt(env, agent):
         ("reasoner", RIGHT, 1, 1.0),
         ("reasoner", WRONG, 0, 0.2),
         ("reasoner", NONE, 0, 0.0),
-        ("reasoner", "5", 0, 0.0),
         ("reasoner", "#### 5", 1, 1.0),
         ("tool_user", RIGHT, 0, 0.0),
         ("tool_user", "```python\nprint(5)", 0, 0.0),
-        ("tool_user", "```python\nprint((5)\n```", 0, 0.0),
         ("tool_user", "```\nprint(5)\n```", 0, 0.0),
     ],
 )
@@ -58,7 +56,6 @@ def test_reward(agent, text, team, local):
     [
         ("5", ("ok", "5\n", ""), 1, 1.0),
         ("5", ("ok", "working\n\\boxed{5}\nbye\n", ""), 1, 1.0),
-        ("5", ("ok", "4\n5.0\n\n", ""), 1, 1.0),
         ("5", ("ok", "6\n", ""), 0, 0.2),
         ("5", ("ok", " \n", ""), 0, 0.1),  # no answer line that can be read: the format share only
         ("5", ("ok", "None\n", ""), 0, 0.1),
@@ -66,7 +63,6 @@ def test_reward(agent, text, team, local):
         ("5", ("ok", "5\n[]\n", ""), 0, 0.1),
         ("5", ("ok", "5" * 301 + "\n", ""), 0, 0.1),
         ("5", ("error", "5\n", "ValueError"), 0, 0.1),
-        ("5", ("timeout", "5\n", ""), 0, 0.1),
         ("1,2", ("ok", "[2, 1]\n", ""), 1, 1.0),
         (r"\{1,2\}", ("ok", "[1, 2]\n", ""), 1, 1.0),
         ("(1,2)", ("ok", "[1, 2]\n", ""), 1, 1.0),
@@ -261,7 +257,6 @@ def test_a_tolerance_reaches_the_reward():
         {"question": 7, "answer": "5"},
         {"problem": "Q?", "solution": "no box"},
         {"question": "Q?", "answer": float("nan")},
-        {"question": "Q?", "answer": {"value": 5}},
         {"question": "Q?", "answer": "5", "error": "small"},
     ],
 )
