@@ -36,23 +36,10 @@ DOCS = sorted((ROOT / "docs").glob("*.md"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
 FENCE = re.compile(r"^```(.*)\n((?:.*\n)*?)```\s*$", re.M)
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-OTHER_OPTIONS = {"--shutdown-timeout", "--nproc-per-node", "--nnodes", "--write"}  # of torchrun and of docs/tour.py
-OPTIONS_OF_PAGE = {  # of torchrun, srun and the scripts of benchmarks/
-    "gpu.md": {"--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--kill-on-bad-exit", "--nodes", "--ntasks-per-node"}
-    | {"--gpus-per-node", "--groups", "--candidates", "--budget", "--shape", "--repeats", "--ranks"},
-    "your_team.md": {"--logdir", "--served-model-name"},  # of TensorBoard and vLLM
-    "README.md": {"--no-deps", "--extra-index-url", "--dist"},  # of pip and pytest
-    "CONTRIBUTING.md": {"--check", "--dist", "--durations"},  # of ruff and pytest
-    "real_models.md": {"--pack", "--prompts", "--warm"},  # of benchmarks/run_vs_trl.py
-    "changes.md": {
-        "--placement",
-        "--adam-beta2",
-        "--adam-eps",
-        "--engine-sleep",
-        "--report-only",
-        "--time-limit",
-    },  # gone
-}
+OTHERS = """shutdown-timeout nproc-per-node nnodes nodes ntasks-per-node gpus-per-node kill-on-bad-exit rdzv-id
+rdzv-backend rdzv-endpoint no-deps extra-index-url dist durations check logdir served-model-name write pack prompts warm
+groups candidates budget shape repeats"""  # of torchrun, srun, pip, pytest, ruff, TensorBoard, vLLM and benchmarks/
+GONE = {"--placement", "--adam-beta2", "--adam-eps", "--engine-sleep", "--report-only"}  # changes.md names them
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -63,7 +50,6 @@ def read(path):
 
 
 def prose(text):
-    """A page without its fences."""
     return FENCE.sub("", text)
 
 
@@ -80,7 +66,8 @@ def help_of(main):
 def options():
     """All options of the commands."""
     commands = [import_module(path.stem).main for path in ROOT.glob("*.py") if "\ndef main(" in read(path)]
-    return OTHER_OPTIONS.union(*map(help_of, [*commands, play.main, estimate.main, fetch.main]))
+    others = {f"--{name}" for name in OTHERS.split()}
+    return others.union(*map(help_of, [*commands, play.main, estimate.main, fetch.main]))
 
 
 # ----------------------------------------------------------------------------------------------------------- the tour
@@ -218,7 +205,7 @@ def test_commands_parse(page, options, monkeypatch):
 @each_page
 def test_options_exist(page, options):
     text = read(page).replace("__", "").replace("_", "-")  # __init__ is no option
-    known = {option.replace("_", "-") for option in options | OPTIONS_OF_PAGE.get(page.name, set())}
+    known = {option.replace("_", "-") for option in options | (GONE if page.name == "changes.md" else set())}
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", text)) - known == set()
 
 

@@ -119,11 +119,10 @@ def test_the_page_never_parses_text_as_html_and_loads_nothing():
 
 
 def test_a_link_of_the_name_is_replaced_and_what_it_leads_to_stays(run):
-    precious = run.with_name("precious.txt")
-    precious.write_text("mine")
-    (run / "report.html").symlink_to(precious)
+    (run / "precious.txt").write_text("mine")
+    (run / "report.html").symlink_to(run / "precious.txt")
     report.main([str(run)])
-    assert precious.read_text() == "mine"
+    assert (run / "precious.txt").read_text() == "mine"
     assert not (run / "report.html").is_symlink()
 
 

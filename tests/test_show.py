@@ -38,18 +38,16 @@ def test_groups_are_counted_and_a_part_that_has_one_of_our_names_replaces_nothin
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({}, []),
-        ({"groups/dead_share": 0.8}, ["80% of the groups have no signal"]),
-        ({"groups/dead_share": 0.7}, []),
-        ({"groups/dead_share": 0.95, "solved": 0.98}, []),  # nearly all levels are solved
-        ({"p/logprob_gap": 0.5}, ["policy p: engine and trainer differ by 0.50 nats a token"]),
+        ({"groups/dead_share": 0.7}, ""),
+        ({"groups/dead_share": 0.8}, "80% of the groups have no signal"),
+        ({"groups/dead_share": 0.95, "solved": 0.98}, ""),  # nearly all levels are solved
+        ({"p/logprob_gap": 0.5}, "policy p: engine and trainer differ by 0.50 nats a token"),
     ],
 )
 def test_what_looks_broken_is_said(values, words):
-    row = {"groups/dead_share": 0.0, "solved": 0.0, "p/logprob_gap": 0.0, "p/entropy": 1.0, **values}
-    found = alarms(row, ["p", "q"])
-    assert len(found) == len(words)
-    assert all(word in alarm for word, alarm in zip(words, found, strict=True))
+    found = alarms({"groups/dead_share": 0.0, "solved": 0.0, **values}, ["p", "q"])
+    assert len(found) == bool(words)
+    assert words in "".join(found)
 
 
 def test_a_step_line_says_whose_success_it_is_counts_from_1_and_rounds_half_up():
