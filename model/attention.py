@@ -199,20 +199,15 @@ def _flash_backward(  # type: ignore[no-untyped-def]  # all but the last three a
 
 
 @dataclass
-class Block:
-    """Segments of similar size, padded to one batch of attention: S' segments, at most Lq queries and Lk keys each."""
-
-    queries: Tensor  # (S' * Lq,) token index of every query, 0 where padded
-    keys: Tensor  # (S' * Lk,) token index of every key/value, 0 where padded
-    mask: Tensor  # (S', 1, Lq, Lk) True where a query may look
-
-
-@dataclass
 class Blocks:
-    """All segments of a pack: a few blocks, and where each token's output lies in them, one after the other (T,)."""
+    """Segments of similar size, padded to batches of attention: S' segments, at most Lq queries and Lk keys each.
 
-    blocks: list[Block]
-    order: Tensor
+    A block is the token index of every query (S' * Lq,) and of every key (S' * Lk,), 0 where padded, and a mask
+    (S', 1, Lq, Lk), True where a query may look.
+    """
+
+    blocks: list[tuple[Tensor, Tensor, Tensor]]
+    order: Tensor  # (T,) where each token's output lies in the blocks, one after the other
 
 
 def _blocks(layout: Layout) -> Blocks:
@@ -232,7 +227,7 @@ def _blocks(layout: Layout) -> Blocks:
         order[query[q < length]] = offset + np.flatnonzero(q < length)
         offset += query.size
         parts = (torch.from_numpy(x).to(layout.device) for x in (query.ravel(), key.ravel(), mask[:, None]))
-        blocks.append(Block(*parts))
+        blocks.append(tuple(parts))
     return Blocks(blocks, torch.from_numpy(order).to(layout.device))
 
 
@@ -241,11 +236,11 @@ def block_attention(q: Tensor, k: Tensor, v: Tensor, blocks: Blocks, scale: floa
     """One SDPA call for each block of similar segments: q (T, H, D), k and v (T, G, D) -> (T, H, D)."""
     heads, size = q.shape[1:]
     outputs = []
-    for block in blocks.blocks:
-        queries, keys, values = (  # (S', Lq | Lk, H | G, D), then heads first
-            x.index_select(0, which).view(len(block.mask), -1, x.shape[1], size).transpose(1, 2)
-            for x, which in ((q, block.queries), (k, block.keys), (v, block.keys))
+    for queries, keys, mask in blocks.blocks:
+        padded = (  # (S', H | G, Lq | Lk, D)
+            x.index_select(0, which).view(len(mask), -1, x.shape[1], size).transpose(1, 2)
+            for x, which in ((q, queries), (k, keys), (v, keys))
         )
-        out = F.scaled_dot_product_attention(queries, keys, values, block.mask, scale=scale, enable_gqa=True)
+        out = F.scaled_dot_product_attention(*padded, mask, scale=scale, enable_gqa=True)
         outputs.append(out.transpose(1, 2).reshape(-1, heads, size))
     return torch.cat(outputs).index_select(0, blocks.order)

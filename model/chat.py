@@ -71,7 +71,7 @@ def encode(tokenizer: Tokenizer, messages: list[Message]) -> list[int]:
     """Chat messages -> prompt ids, ready for the response. Thinking mode is off, as in the paper.
 
     A system message that the chat template would not show goes in front of the first user message. A control token in a
-    message, such as `<|im_end|>` or `<think>`, is spelled out: only the template writes control tokens.
+    message is spelled out: only the template writes control tokens.
     """
     turns = tuple((message["role"], message["content"]) for message in messages)
     return list(_encode(tokenizer, str(tokenizer.chat_template), turns))

@@ -23,10 +23,7 @@ SPARE = 0.9  # the rest is for what does not fit into the holes that the allocat
 
 
 def free_for_packs(policies: Iterable[Policy]) -> float:
-    """Bytes of this GPU for packs, once gradients and Adam's moments of these policies are there as well.
-
-    A limit of the process (`torch.cuda.set_per_process_memory_fraction`) counts like the end of the card.
-    """
+    """Bytes of this GPU (or of this process's share) for packs, once there are gradients and Adam's moments as well."""
     free, total = torch.cuda.mem_get_info()
     taken, cached = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
     free = min(free + cached, int(torch.cuda.get_per_process_memory_fraction() * total)) - taken

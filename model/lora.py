@@ -42,15 +42,11 @@ def linear_layers(model: PreTrainedModel) -> Iterator[tuple[str, Any]]:
 
 
 def add_adapter(model: PreTrainedModel, policy: str, rank: int, seed: int) -> None:
-    """Give a policy an adapter on every linear layer of the decoder, unless it has one, before the model is sharded.
-
-    A is random, the same on every rank, and B is 0.
-    """
-    if has_adapter(model, policy):
-        return
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(zlib.crc32(f"{seed} {policy}".encode()))
-        _inject(model, policy, rank, ALPHA, _kinds(model))
+    """Give a policy an adapter on every linear layer of the decoder, unless it has one: A random, B 0."""
+    if not has_adapter(model, policy):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(zlib.crc32(f"{seed} {policy}".encode()))  # the same on every rank
+            _inject(model, policy, rank, ALPHA, _kinds(model))
 
 
 def _kinds(model: PreTrainedModel) -> set[str]:

@@ -64,20 +64,11 @@ def build(seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """Random weights that depend on the seed only (the global torch generator is left as it was), and the tokenizer."""
     tokenizer = build_tokenizer()
     config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=256,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        head_dim=16,
-        max_position_embeddings=1024,
+        vocab_size=len(tokenizer), hidden_size=64, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=4, head_dim=16, max_position_embeddings=1024, tie_word_embeddings=True,
         initializer_range=0.1,  # about 1 / sqrt(width); with the usual 0.02 it takes long to learn where to look
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
+        bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Qwen3ForCausalLM(config), tokenizer

@@ -23,10 +23,9 @@ BATCHES = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384
 class VllmEngine(Engine):
     """vLLM in this process: continuous batching, each prompt computed once for n candidates. It begins with `load`.
 
-    `max_tokens` and `context` as in `TransformersEngine`; `memory` is the share of the GPU's memory for weights and
-    cache, which with `sleep` it can give back (one such engine a process); `options` are further arguments of
-    `vllm.LLM`. In a process group every rank has its own, all constructed at the same time. ImportError without vLLM,
-    ValueError when it cannot start.
+    `memory` is the share of the GPU's memory for weights and cache, which with `sleep` it can give back (one such
+    engine a process). In a process group every rank has its own, all constructed at the same time. ImportError without
+    vLLM, ValueError when it cannot start.
     """
 
     in_rounds = False
@@ -135,8 +134,7 @@ class VllmStream(Stream):
         return done
 
     def _sampling(self, request: Request) -> Any:
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
+        from vllm.sampling_params import RequestOutputKind, SamplingParams
 
         return SamplingParams(
             n=self.n,
@@ -155,7 +153,7 @@ class VllmStream(Stream):
 
 
 def completion(answer: Any) -> Completion:
-    """vLLM's `CompletionOutput` -> ours. RuntimeError when vLLM gave up on the response."""
+    """vLLM's `CompletionOutput` -> ours."""
     if answer.finish_reason not in ("stop", "length"):
         raise RuntimeError(f"vLLM ended a response because of {answer.finish_reason!r}")
     return Completion(list(answer.token_ids), list(answer.logprobs.logprobs), answer.finish_reason)
