@@ -2,12 +2,10 @@
 
 import json
 import random
-from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from helpers import Toy, make_sample, objective, small_model, small_policy, weights_of
 from ranks import run_ranks
 from torch.distributed.tensor import DTensor
@@ -101,27 +99,6 @@ def test_an_empty_batch_and_one_without_signal_change_nothing_on_any_rank():
     assert run_ranks(3, work) == [True] * 3
 
 
-def test_a_policy_on_two_of_three_ranks_is_none_of_the_third_ranks_business():
-    alone = small_policy(lr=1e-2)
-    update(alone, batch(), objective())
-
-    def work(rank):
-        world = start("cpu")
-        mesh = world.meshes({"a": [0, 1], "b": [2]})
-        name = "a" if rank < 2 else "b"
-        assert list(mesh) == [name]
-        policy = make_policy(name, small_model(), tiny.build_tokenizer(), 1e-2, "cpu", mesh[name])
-        if rank < 2:
-            update(policy, batch(), objective())
-        return whole(policy)
-
-    a, same, b = run_ranks(3, work)
-    assert_weights(a, alone)
-    for name, weight in a.items():
-        assert torch.equal(weight, same[name])
-        assert torch.equal(b[name], weights_of(small_policy())[name])
-
-
 @pytest.mark.parametrize(("together", "units"), [(1, 3), (2, 2), (9, 1)])
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_how_a_model_is_sharded_does_not_change_a_step(monkeypatch, together, units, checkpointing):
@@ -167,12 +144,6 @@ def test_balance_loses_nothing_and_evens_out_the_cost(ranks):
     assert sorted(id(m) for share in bins for m in share) == sorted(map(id, groups))
     loads = [sum(map(cost, share)) for share in bins]
     assert max(loads) - min(loads) <= max(map(cost, groups))
-
-
-def test_cost_by_hand():
-    members = [make_sample(0.0, [1] * 4, [2] * 2), make_sample(0.0, [1] * 4, [2] * 3)]
-    # 4 + 2 + 3 tokens; attention 4*4 + 2*(8+2) + 3*(8+3) = 69
-    assert cost(members) == pytest.approx(9 + 69 / 4096)
 
 
 # ------------------------------------------------------------------------------------------------------------ placing
@@ -285,17 +256,6 @@ def test_the_wavefront_keeps_both_policies_busy():
     assert a == {1: 4, 2: 4, 3: 4, 4: 4}
     assert b == {2: 4, 3: 4, 4: 4, 5: 4}
     assert rounds(simultaneous=True) == [{1: 8, 2: 8}, {1: 8, 2: 8}]  # both have work anyway
-
-
-def test_requests_are_spread_evenly_over_the_ranks_of_a_policy():
-    def work(rank):
-        log = {}
-        team_rollout(start("cpu"), 7, {"a": [0, 1], "b": [2]}, wavefront=False, log=log)
-        return Counter({name: n for entries in log.values() for name, n in entries if n})
-
-    a, other, b = run_ranks(3, work)
-    assert {a["a"], other["a"]} == {3, 4}
-    assert b["b"] == 7
 
 
 # -------------------------------------------------------------------------------------------------------- checkpoints
@@ -419,16 +379,3 @@ def test_more_ranks_than_environments(tmp_path):
     rows, *_ = run_training(tmp_path / "run", 3, options)
     expected, *_ = run_training(tmp_path / "one", 0, options)
     assert [row["samples"] for row in rows] == [row["samples"] for row in expected]
-
-
-def test_a_rank_that_raises_ends_the_others():
-    """Its peers notice the closed connection at once; under torchrun they are stopped as well."""
-
-    def work(rank):
-        start("cpu")
-        if rank == 1:
-            raise RuntimeError("the scorer of rank 1 died")
-        dist.barrier()
-
-    with pytest.raises(AssertionError, match="the scorer of rank 1 died"):
-        run_ranks(2, work, limit=30)

@@ -17,9 +17,6 @@ from helpers import ARCHITECTURES, make_sample, reference_logprobs, small_policy
 from torch import tensor
 
 from model import tiny
-from model.attention import packed
-from model.logprobs import token_logprobs
-from model.packing import pack_samples
 from model.policy import Policy, make_optimizer
 from sampling.engine import Engine
 from sampling.requests import Completion, Request
@@ -142,19 +139,6 @@ def test_log_probs_are_those_of_the_model_at_this_temperature(subject, temperatu
     subject.assert_log_probs(REQUESTS, subject.engine(REQUESTS, 4, temperature), temperature=temperature)
 
 
-def test_log_probs_are_those_of_the_trainer(subject):
-    samples = [
-        make_sample(prompt=request.prompt_ids, response=c.ids, logprobs=c.logprobs)
-        for request, row in zip(REQUESTS, subject.engine(REQUESTS, 4), strict=True)
-        for c in row
-    ]
-    pack = pack_samples([[sample] for sample in samples])
-    with packed(subject.models[0]), torch.no_grad():
-        expected, _ = token_logprobs(subject.models[0], pack)
-    assert (expected - pack.engine).abs().max() < subject.tolerance
-    assert (expected - pack.engine).abs().mean() < subject.tolerance / 5
-
-
 def test_greedy_takes_the_likeliest_token_at_every_step(subject):
     replies = subject.engine(REQUESTS, 1, 0.0)
     for request, (completion,) in zip(REQUESTS, replies, strict=True):
@@ -238,14 +222,6 @@ def test_a_completion_ends_with_a_stop_token_or_at_the_limit(engine):
     assert {completion.ids[-1] for completion in completions} >= STOPS
 
 
-def test_a_stop_token_as_the_last_allowed_token_is_a_stop(engine, monkeypatch):
-    monkeypatch.setattr(engine, "max_tokens", 1)
-    completions = [c for row in engine([Request("a", [3 + i], seed=i * 64) for i in range(60)], 4) for c in row]
-    assert {"stop", "length"} == {completion.finish_reason for completion in completions}
-    for completion in completions:
-        assert completion.finish_reason == ("stop" if completion.ids[0] in STOPS else "length")
-
-
 @pytest.mark.parametrize(("room", "expected"), [(-2, 0), (0, 0), (1, 1), (3, 3), (20, 8)])
 def test_the_context_limits_a_response(engine, monkeypatch, room, expected):
     monkeypatch.setattr(Policy, "stop_ids", set())  # every response is cut by a limit
@@ -254,12 +230,6 @@ def test_the_context_limits_a_response(engine, monkeypatch, room, expected):
     assert [len(c.ids) for c in long] == [expected] * (2 if expected else 0)
     assert all(c.finish_reason == "length" for c in long)
     assert [len(c.ids) for c in short] == [min(8, 10 + room)] * 2
-
-
-def test_the_context_is_that_of_the_model_unless_told(engine):
-    full, almost = engine([Request("a", [3] * CONTEXT, seed=0), Request("a", [3] * (CONTEXT - 1), seed=0)], 2)
-    assert full == []
-    assert [len(completion.ids) for completion in almost] == [1, 1]
 
 
 # ------------------------------------------------------------------------------------------------------------ weights

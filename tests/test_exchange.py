@@ -86,13 +86,6 @@ def test_two_prompts_with_one_hash_are_still_two_prompts(monkeypatch, minibatche
         torch.testing.assert_close(weight, weights_of(policies[0])[name])
 
 
-def test_equal_prompts_have_equal_numbers_on_every_rank():
-    assert make_sample(prompt=[1, 2, 3]).prompt_hash == hash((1, 2, 3)), "numbers are not salted, as texts are"
-    numbers = random.Random(0)
-    prompts = {tuple(numbers.randrange(150_000) for _ in range(numbers.randrange(1, 9))) for _ in range(20_000)}
-    assert len({make_sample(prompt=prompt).prompt_hash for prompt in prompts}) == len(prompts)
-
-
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_collectives(size):
     def work(rank):
@@ -140,9 +133,3 @@ def test_requests_go_to_one_neighbour_with_their_policy_and_to_nobody_else(size)
         for i, reply in enumerate(replies):
             who = rank % half + (half if i % 3 else 0)
             assert reply == [Completion([who, k], [-0.5, -k / 4], "stop") for k in range(3 if i >= 3 else 0)]
-
-
-@pytest.mark.parametrize("ranks_of", [{"a": [0], "b": [1, 2, 3]}, {"a": [0, 1, 2, 3], "b": [0, 1, 2, 3]}])
-def test_ranks_that_cannot_be_halved_are_all_neighbours(ranks_of):
-    everybody = World(rank=2, size=4)
-    assert everybody.neighbours(ranks_of) == (everybody, ranks_of)

@@ -85,20 +85,6 @@ def test_bytes_by_hand():
     assert tokens_that_fit(0, shape) == fitting.LEAST
 
 
-@pytest.mark.parametrize(
-    ("name", "weights", "card", "adapted", "least"),
-    [  # weights: bytes of masters, gradients and moments, or of frozen ones; the engine of 0.5B stays awake
-        ("0.5B", 16 * 0.49e9 + 0.3 * 24e9, 24e9, False, 2048),
-        ("1.7B", 2 * 1.72e9, 24e9, True, 2048),
-        ("1.7B", 16 * 1.72e9, 48e9, False, 2048),
-        ("4B", 2 * 4.0e9, 48e9, True, 2048),
-    ],
-)
-def test_usual_cards_hold_a_pack_of_usual_models(name, weights, card, adapted, least):
-    """Prompt of 500 and 8 answers of 190 tokens: 2,048."""
-    assert tokens_that_fit(fitting.SPARE * (card - 1e9 - weights), SHAPES[name], adapted) >= least
-
-
 def test_more_threads_are_taken_where_they_save_a_tenth(monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     before = torch.get_num_threads()

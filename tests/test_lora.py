@@ -150,21 +150,6 @@ def test_gradients_are_those_of_the_merged_model():
     assert_gradients_close(found, wanted, 1e-4)
 
 
-def test_the_frozen_head_gets_no_gradient_and_none_is_computed(monkeypatch):
-    from model import logprobs
-
-    monkeypatch.setattr(logprobs, "_add_product", lambda *_: pytest.fail("the gradient of a frozen head"))
-    update(pair()[0], batch(), objective())
-
-
-def test_on_a_gpu_the_frozen_weights_take_two_bytes():
-    model = small_model()
-    lora.add_adapter(model, "a", 4, 0)
-    lora.to_bfloat16(model)
-    kinds = {".lora_" in name: weight.dtype for name, weight in model.named_parameters()}
-    assert kinds == {True: torch.float32, False: torch.bfloat16}
-
-
 @pytest.mark.parametrize("name", ["keys", "default", "lora_A"])
 def test_a_policy_may_have_any_name(name):
     model = small_model()
@@ -313,17 +298,6 @@ def test_adapters_and_whole_models_play_and_train_on(run, tmp_path, capsys):
     assert "(n=3, se " in lines(capsys, tmp_path / "adapted", "--envs", 3)[-1]
     shutil.rmtree(tmp_path / "full")
     assert "(n=3, se " in lines(capsys, tmp_path / "again", "--envs", 3)[-1]
-
-
-def test_a_model_of_a_folder_is_named_not_copied(tmp_path):
-    model, tokenizer = tiny.build(0)
-    model.save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-    options = [*RUN[:8], *RUN[10:], *LORA, "--model", str(tmp_path / "model"), "--max-response-tokens", "4"]
-    train.main([*options, "--steps", "1", "--warm-start", "0", "--output-dir", str(tmp_path / "run")])
-    assert not (tmp_path / "run" / "bases").exists()
-    saved = json.loads((latest_checkpoint(tmp_path / "run") / "planner" / "adapter_config.json").read_text())
-    assert saved["base_model_name_or_path"] == str(tmp_path / "model")
 
 
 # ---------------------------------------------------------------------------------------------- adapters from elsewhere

@@ -61,44 +61,6 @@ def test_packed_equals_one_forward_for_each_sequence(architecture, tie, layout, 
     assert_gradients_close(found, gradients)
 
 
-@pytest.mark.parametrize("architecture", list(ARCHITECTURES))
-def test_neighbours_in_a_pack_change_nothing(architecture):
-    """Each group alone, each sample alone, all together and in another order."""
-    model = small_model(architecture)
-    groups = ragged_groups()
-    together = packed_logprobs(model, groups)[0].split([sum(len(s.response_ids) for s in group) for group in groups])
-    backwards = packed_logprobs(model, groups[::-1])[0].split(
-        [sum(len(s.response_ids) for s in group) for group in groups[::-1]]
-    )
-    for group, found, other in zip(groups, together, backwards[::-1], strict=True):
-        torch.testing.assert_close(found, other, atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(found, packed_logprobs(model, [group])[0], atol=1e-5, rtol=1e-5)
-        alone = torch.cat([packed_logprobs(model, [[sample]])[0] for sample in group])
-        torch.testing.assert_close(found, alone, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_packed_equals_a_padded_batch_on_either_side(side):
-    """Prompts of 2 and 4 tokens with answers of 3, the textbook case of wrong slices."""
-    model = small_model()
-    samples = [make_sample(prompt=[5, 6], response=[7, 8, 9]), make_sample(prompt=[9, 4, 3, 11], response=[5, 2, 2])]
-    rows = [sample.prompt_ids + sample.response_ids for sample in samples]
-    pad = [0] * 2
-    ids = tensor([pad + rows[0] if side == "left" else rows[0] + pad, rows[1]])
-    real = tensor([[0] * 2 + [1] * 5 if side == "left" else [1] * 5 + [0] * 2, [1] * 7])
-    positions = (real.cumsum(-1) - 1).clamp(min=0)
-    logps = model(input_ids=ids, attention_mask=real, position_ids=positions).logits.log_softmax(-1)
-    starts = [3 if side == "left" else 1, 3]
-    expected = torch.cat(
-        [
-            logps[i, start : start + 3].gather(-1, tensor(sample.response_ids)[:, None])[:, 0]
-            for i, (start, sample) in enumerate(zip(starts, samples, strict=True))
-        ]
-    )
-    found, _ = packed_logprobs(model, [[sample] for sample in samples])
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-
-
 def test_entropy_is_that_of_the_distribution_at_this_temperature():
     model = small_model()
     sample = make_sample(prompt=[5, 6], response=[7, 8, 9])

@@ -74,14 +74,6 @@ def test_a_prompt_is_the_user_message_ready_for_the_answer():
     assert decode(policy.tokenizer, [*ids[1:4], policy.tokenizer.eos_token_id]) == decode(policy.tokenizer, ids[1:4])
 
 
-def test_thinking_mode_is_off_in_templates_that_know_it():
-    policy = tiny_policy()
-    policy.tokenizer.chat_template = (
-        "{{ messages[-1].content }}{% if enable_thinking is defined and not enable_thinking %}[quiet]{% endif %}"
-    )
-    assert policy.tokenizer.decode(encode(policy.tokenizer, MESSAGES)).endswith("[quiet]")
-
-
 def test_warm_start_learns_the_format_and_repeats():
     def run(steps):
         policy = tiny_policy()
@@ -218,11 +210,6 @@ def test_saving_does_not_change_what_comes_after(tmp_path):
     for name, weight in weights_of(other).items():
         assert torch.equal(weights_of(saved)[name], weight)
         assert torch.equal(weights_of(loaded)[name], weight)
-
-
-def test_a_folder_without_checkpoint_is_named(tmp_path):
-    with pytest.raises(ValueError, match=str(tmp_path)):
-        latest_checkpoint(tmp_path)
 
 
 VICTIM = """

@@ -96,15 +96,6 @@ def uninterrupted(folder, options, size=2):
     return metrics(folder)
 
 
-def test_two_agents_train_as_two_nodes(tmp_path):
-    (tmp_path / "forked").mkdir()
-    ended = torchrun(tmp_path, [])
-    assert [code for code, _ in ended] == [0, 0], ended
-    assert sum(output.count("held-out success after 3 steps") for _, output in ended) == 1  # one rank speaks
-    assert not any("Traceback" in output for _, output in ended)
-    assert metrics(tmp_path) == uninterrupted(tmp_path / "forked", [])
-
-
 def test_a_killed_rank_ends_both_nodes_and_resume_finishes_the_run(tmp_path):
     """Policies apart: the survivor waits for a policy that it does not host."""
     (tmp_path / "forked").mkdir()
