@@ -1,6 +1,6 @@
 """Chat templates, prompts and answers: what is said arrives as it was said, and nothing in it is a control token."""
 
-import copy
+import contextlib
 import string
 
 import pytest
@@ -72,9 +72,7 @@ def test_the_system_message_is_seen_whatever_the_template_does(template, shown):
     tokenizer = tiny.build_tokenizer()
     tokenizer.chat_template = template + ASK
     check_template(tokenizer)
-    before = copy.deepcopy(MESSAGES)
     assert tokenizer.decode(encode(tokenizer, MESSAGES)) == shown
-    assert before == MESSAGES
     alone = shown.replace("system the rules|", "").replace("the rules\n\n", "")
     assert tokenizer.decode(encode(tokenizer, MESSAGES[1:])) == alone
 
@@ -94,26 +92,20 @@ def test_the_system_message_is_seen_whatever_the_template_does(template, shown):
         (CHAT, "no generation prompt"),
         (CHAT + ASKS.replace("nt\n", "nt\n<think>\n"), "opens <think>"),
         (CHAT + "{% if add_generation_prompt %}<|im_start|>assistant\n<think></think>\n<think>{% endif %}", "opens"),
+        (CHAT + ASKS, None),
+        (CHAT.replace("m.content", "m.content | trim") + ASKS, None),
+        (CHAT + ASKS.replace("nt\n", "nt\n<think>\n\n</think>\n\n"), None),  # Qwen3 with thinking off
+        (CHAT + ASKS.replace("nt\n", "nt\n{% if enable_thinking %}<think>{% endif %}"), None),
+        (
+            "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% else %}"
+            "{{ m.content }}<|im_end|>{% endif %}{% endfor %}",  # an answer comes right after the question
+            None,
+        ),
     ],
 )
 def test_a_template_that_changes_what_is_said_is_refused(template, reason):
-    with pytest.raises(ValueError, match=reason):
+    with pytest.raises(ValueError, match=reason) if reason else contextlib.nullcontext():
         check_template(bytes_tokenizer(template))
-
-
-@pytest.mark.parametrize(
-    "template",
-    [
-        CHAT + ASKS,
-        CHAT.replace("m.content", "m.content | trim") + ASKS,
-        CHAT + ASKS.replace("nt\n", "nt\n<think>\n\n</think>\n\n"),  # Qwen3 with thinking off
-        CHAT + ASKS.replace("nt\n", "nt\n{% if enable_thinking %}<think>{% endif %}"),
-        "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% else %}"
-        "{{ m.content }}<|im_end|>{% endif %}{% endfor %}",  # an answer comes right after the question
-    ],
-)
-def test_templates_of_the_usual_kinds_are_taken(template):
-    check_template(bytes_tokenizer(template))
 
 
 def test_no_prompt_depends_on_the_date():
@@ -177,9 +169,6 @@ def test_the_graded_text_is_the_sampled_text():
     start = tokenizer.convert_tokens_to_ids("<|im_start|>")  # only the token that ends the turn is left out
     assert decode(tokenizer, [start, *ids, end, start, end]) == f"<|im_start|>{code}<|im_end|><|im_start|>"
     assert decode(tokenizer, []) == decode(tokenizer, [end]) == ""
-    words = tiny.build_tokenizer()
-    words.clean_up_tokenization_spaces = True
-    assert decode(words, words("it 's [ 1 , 2 ] .").input_ids) == "it 's [ 1 , 2 ] ."
 
 
 @pytest.mark.parametrize("special", [(), ("<think>", "</think>")])

@@ -7,7 +7,7 @@ import torch
 from helpers import make_sample, objective, small_model, small_policy
 from test_packing import plain_kernel, plain_kernel_backward
 from test_update import random_batch
-from transformers import Qwen2Config, Qwen3Config
+from transformers import Qwen3Config
 
 from model import attention, fitting, lora
 from model.attention import packed
@@ -16,20 +16,10 @@ from model.logprobs import token_logprobs
 from model.packing import pack_samples
 from update import update
 
-SHAPES = {
-    "0.5B": Qwen2Config(
-        vocab_size=151_936, hidden_size=896, intermediate_size=4864, num_hidden_layers=24, num_attention_heads=14,
-        num_key_value_heads=2,
-    ),
-    "1.7B": Qwen3Config(
-        vocab_size=151_936, hidden_size=2048, intermediate_size=6144, num_hidden_layers=28, num_attention_heads=16,
-        num_key_value_heads=8, head_dim=128,
-    ),
-    "4B": Qwen3Config(
-        vocab_size=151_936, hidden_size=2560, intermediate_size=9728, num_hidden_layers=36, num_attention_heads=32,
-        num_key_value_heads=8, head_dim=128,
-    ),
-}  # fmt: skip
+QWEN = Qwen3Config(
+    vocab_size=151_936, hidden_size=2048, intermediate_size=6144, num_hidden_layers=28, num_attention_heads=16,
+    num_key_value_heads=8, head_dim=128,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("adapted", [False, True])
@@ -74,7 +64,7 @@ def test_a_layer_keeps_as_many_bytes_of_a_token_as_the_formula_says(monkeypatch,
 
 def test_bytes_by_hand():
     """Qwen3-1.7B: a layer keeps 16 * 2048 + 8 * 6144 + 10 * 24 * 128 = 112,640 bytes, with adapters 149,504."""
-    shape = SHAPES["1.7B"]
+    shape = QWEN
     assert bytes_per_token(shape) == 24 * 2048 + 29 * 112_640
     assert bytes_per_token(shape, adapted=True) == 24 * 2048 + 29 * 149_504
     assert bytes_per_token(shape, checkpointing=True) == 24 * 2048 + 28 * 4096 + 2 * 112_640

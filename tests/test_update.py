@@ -308,10 +308,12 @@ def test_only_the_policy_of_the_agent_changes():
     assert not same([weights_of(policies["A"])], [before["A"][0]])
 
 
-@pytest.mark.parametrize("samples", [[], random_batch(groups=1, valid=False)], ids=["none", "invalid"])
-def test_a_policy_without_samples_is_left_alone(samples):
-    policy = small_policy(lr=1e-2)
+@pytest.mark.parametrize("kind", ["none", "invalid", "without signal"])
+def test_a_policy_without_samples_is_left_alone(kind):
+    policy, samples = small_policy(lr=1e-2), random_batch(groups=2, valid=kind != "invalid") if kind != "none" else []
     before = weights_of(policy)
+    for sample in samples:
+        sample.advantage = 0.0
     assert update(policy, samples, objective(minibatches=4)) == {}
     assert same([weights_of(policy)], [before])
     assert not policy.optimizer.state
