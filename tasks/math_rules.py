@@ -205,10 +205,9 @@ def _solved(tokens: Tokens) -> tuple[str, Tokens]:
 def _combined(parts: list[Tokens], marks: set[str]) -> tuple[str, Tokens] | None:
     """x<2 or x>5 as a union, x>2 and x<5 as one interval; None for lists."""
     found = [_range(part) or ("", []) for part in parts]
-    names, values = {name for name, _ in found}, [value for _, value in found]
-    if len(names) > 1 or "" in names:
+    name, values = found[0][0], [value for other, value in found if other and other == found[0][0]]
+    if len(values) < len(parts):
         return None
-    (name,) = names
     if marks <= {'"or', r"\lor"}:
         return name, [token for value in values for token in (r"\cup", *value)][1:]
     for above, below in (values, values[::-1]) if len(values) == 2 and marks <= {'"and', r"\land"} else ():
