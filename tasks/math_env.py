@@ -8,9 +8,9 @@ r"""Mathematics: a reasoner thinks, a tool user computes, and in the larger team
 | `tool` | `tool_user` | the tool user's | as `single` |
 | `ensemble` | `reasoner_1`.., `tool_user_1`.., `judge` | the judge's | all of them gave the same answer |
 
-Agreement only ends the episode: it earns nothing, and `solved` means that the team's answer equals the gold. Everybody
-sees what all did in the previous turn, shortened: a reasoner's reasoning, a tool user's program and what it printed,
-and the answers. A failure is shown only to its author. Within a turn only the judge and a second answer see the others.
+Agreement only ends the episode; `solved` means that the team's answer equals the gold. Everybody sees, shortened, what
+all did in the previous turn; a failure is shown only to its author. Within a turn the judge and a second answer see the
+others.
 """
 
 from __future__ import annotations
@@ -130,6 +130,8 @@ class MathEnv(Env):
             raise ValueError(f"reasoners={reasoners}, tool_users={tool_users}: give the judge a team")
         if calls not in (1, 2) or (calls == 2 and workflow != "single"):
             raise ValueError(f"calls={calls}: 1, or 2 with --workflow single")
+        if timeout <= 0:
+            raise ValueError(f"timeout={timeout}: it must be positive")
         self.agents = workflows[workflow]
         self.simultaneous = workflow == "mas"
         self.runs_programs = any(agent.startswith("tool_user") for agent in self.agents)

@@ -195,7 +195,7 @@ def test_ensemble(fake):
         ({}, "give data="),
         ({"problems": []}, "at least one"),
         ({"problems": ONE, "calls": 2}, "calls=2"),
-        ({"problems": ONE, "colour": 1}, "colour"),
+        ({"problems": ONE, "timeout": 0}, "timeout=0"),
         ({"workflow": "ensemble", "problems": ONE, "reasoners": 0, "tool_users": 0}, "reasoners=0"),
     ],
 )
