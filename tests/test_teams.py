@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import zlib
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ import evaluate
 import prepare
 import train
 from distributed.world import World
+from envs import Env, Reward
 from model import tiny
 from options import parse, policy_map, sources
 from records.console import half_up
@@ -119,11 +121,9 @@ def test_in_a_mixed_team_boards_and_warm_start_are_for_tiny(tmp_path, other, mon
 # ------------------------------------------------------------------------------------------------------------- training
 
 
-CHANCE = """
-import zlib
-from envs import Env, Reward
-
 class Chance(Env):
+    """A reward by chance, but the same for the same text: every group has a gradient."""
+
     agents = ("tool_user", "planner")
 
     def reset(self, seed):
@@ -136,16 +136,12 @@ class Chance(Env):
     def step(self, agent, text):
         self.last = text[-9:]
         return Reward(0.0, zlib.crc32(text.encode()) / 2**32)
-"""
 
 
 @pytest.fixture
-def chance(tmp_path_factory, monkeypatch):
-    """A task whose reward is by chance, but the same for the same text: every group has a gradient."""
-    path = tmp_path_factory.mktemp("task") / "chance.py"
-    path.write_text(CHANCE)
+def chance(monkeypatch):
     monkeypatch.setattr(prepare, "check", lambda *_: [])  # it takes time, and notices a machine that is busy
-    return f"{path}:Chance"
+    return "test_teams:Chance"
 
 
 def train_mixed(folder, other, chance, *more):
