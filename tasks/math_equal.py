@@ -75,6 +75,7 @@ for _ in range(WORKERS):
     _idle.put(None)  # a worker that is still to be started
 
 
+@lru_cache(maxsize=4096)
 def _ask(*question: object) -> bool:
     """The verdict of a worker, to which a question is a line of JSON. No, if it does not survive the question."""
     worker, reply = _idle.get(), b""
@@ -102,15 +103,6 @@ def _ask(*question: object) -> bool:
     return reply == b"true\n"
 
 
-@lru_cache(maxsize=4096)
-def _equal(gold: str, answer: str, tolerance: tuple[float, ...]) -> bool:
-    if gold == answer or not gold or not answer:
-        return gold == answer != ""
-    if gold.isdigit() and answer.isdigit():  # most answers: nothing to ask
-        return int(gold) == int(answer)
-    return _ask(gold, answer, tolerance)
-
-
 def math_equal(*, gold: str, answer: str, tolerance: float | Sequence[float] | None = None) -> bool:
     """Does the answer equal the gold? Both bare (`\\frac12`) or in a box. Keywords only: it is not symmetric.
 
@@ -122,8 +114,12 @@ def math_equal(*, gold: str, answer: str, tolerance: float | Sequence[float] | N
     gold, answer = ((extract_answer(text) or text).strip() for text in (gold, answer))
     if max(len(gold), len(answer)) > MAX_LENGTH:
         return gold.split() == answer.split()
-    tolerances = (tolerance,) if isinstance(tolerance, int | float) else tuple(tolerance or ())
-    return _equal(clean(gold), clean(answer), tolerances)
+    gold, answer = clean(gold), clean(answer)
+    if gold == answer or not gold or not answer:
+        return gold == answer != ""
+    if gold.isdigit() and answer.isdigit():  # most answers: nothing to ask
+        return int(gold) == int(answer)
+    return _ask(gold, answer, (tolerance,) if isinstance(tolerance, int | float) else tuple(tolerance or ()))
 
 
 def score_answers(texts: Sequence[str], golds: Sequence[str]) -> list[float]:

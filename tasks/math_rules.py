@@ -199,7 +199,13 @@ def _solved(tokens: Tokens) -> tuple[str, Tokens]:
     parts, marks = _relation(tokens)
     if marks == [r"\in"] and _is_name(parts[0]) and _group(parts[1])[0]:
         return " ".join(parts[0]), parts[1]
-    return _range(tokens) or _value(parts, marks) or ("", tokens)
+    if marks and not set(marks) - {"=", r"\equiv"}:
+        if not _is_name(parts[0]) and _is_name(parts[-1]):  # 5 = x
+            parts = parts[::-1]
+        name = " ".join(parts[0]) if _is_name(parts[0]) else ""
+        steps = [part for part in parts[:-1] if not (name and _is_name(part))]  # x = 2+3 = 5, and 2+3 = 5
+        return (name, parts[-1]) if all(same(parts[-1], step) for step in steps) else ("", tokens)
+    return _range(tokens) or ("", tokens)
 
 
 def _combined(parts: list[Tokens], marks: set[str]) -> tuple[str, Tokens] | None:
@@ -225,17 +231,6 @@ def _range(tokens: Tokens) -> tuple[str, Tokens] | None:
         parts, marks = ([*parts, _HIGH], [*marks, "<"]) if _is_name(parts[1]) else ([_LOW, *parts], ["<", *marks])
     left, right = "(" if marks[0] == "<" else "[", ")" if marks[1] == "<" else "]"
     return (" ".join(parts[1]), [left, *parts[0], ",", *parts[2], right]) if _is_name(parts[1]) else None
-
-
-def _value(parts: list[Tokens], marks: list[str]) -> tuple[str, Tokens] | None:
-    """x and 5 of x = 5, of 5 = x and of x = 2+3 = 5; "" and 5 of 2+3 = 5; None if that is not solved."""
-    if not marks or set(marks) - {"=", r"\equiv"}:
-        return None
-    if not _is_name(parts[0]) and _is_name(parts[-1]):
-        parts = parts[::-1]
-    name = " ".join(parts[0]) if _is_name(parts[0]) else ""
-    steps = [part for part in parts[:-1] if not (name and _is_name(part))]
-    return (name, parts[-1]) if all(same(parts[-1], step) for step in steps) else None
 
 
 def _same_relation(gold: Tokens, answer: Tokens) -> bool:
