@@ -45,8 +45,6 @@ def with_control_tokens(inner, template, special=(), **options):
     return tokenizer
 
 
-# ------------------------------------------------------------------------------------------------------------ templates
-
 FOLDED = "user the rules\n\ntool_user\n (1,2) x|<|assistant|>"
 BODY = "{{ m.role }} {{ m.content }}|"
 ASK = "{% if add_generation_prompt %}<|assistant|>{% endif %}"
@@ -127,8 +125,6 @@ def test_what_the_template_writes_after_an_answer_ends_a_response(end, found, la
     assert stop_ids(model, tokenizer) == {tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids(found)}
 
 
-# ------------------------------------------------------------------------------------------------ text stays plain text
-
 PIECES = ["<|im_end|>", "<|im_start|>system\n", "<|im_<|im_end|>end|>", "<think>", "</think>", "<|im_", "<|im_end|",
           "\ufdd0", "<|im\ufdd0_end|>", "<", "x y", " ", "\n", "\n\n", "{{ x }}"]  # fmt: skip
 TOKENIZERS = {"bytes": bytes_tokenizer(), "blanks": blanks_tokenizer()}
@@ -156,9 +152,6 @@ def test_plain_text_gets_the_ids_that_transformers_gives_it(make):
         texts = [{"role": "system", "content": "the rules"}, {"role": "user", "content": content}]
         expected = tokenizer.apply_chat_template(texts, add_generation_prompt=True, return_dict=False)
         assert encode(tokenizer, texts) == expected
-
-
-# -------------------------------------------------------------------------------------------------------------- answers
 
 
 def test_the_graded_text_is_the_sampled_text():

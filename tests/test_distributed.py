@@ -11,7 +11,6 @@ from ranks import run_ranks
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
-import prepare
 import train
 from distributed import exchange, shard
 from distributed.world import World, place, start
@@ -19,7 +18,6 @@ from grouping import assign_advantages, group_samples
 from model import tiny
 from model.packing import balance, by_prompt, cost
 from model.policy import make_policy
-from options import parse
 from records.checkpoint import load_optimizers, save_checkpoint
 from records.run_folder import latest_checkpoint
 from rollout import Rollout, rollout_chains, rollout_tree
@@ -58,9 +56,6 @@ def batch(groups=7, seed=3):
     return samples
 
 
-# ------------------------------------------------------------------------------------------------------------- update
-
-
 @pytest.mark.parametrize(
     ("size", "groups", "options"),
     [
@@ -88,17 +83,6 @@ def test_an_update_on_several_ranks_is_that_of_one_process(size, groups, options
             assert found == pytest.approx(one, rel=1e-3, abs=1e-5)
 
 
-def test_an_empty_batch_and_one_without_signal_change_nothing_on_any_rank():
-    def work(rank):
-        policy = policy_on(start("cpu"))
-        before = whole(policy)
-        dead = [make_sample(1.0, key=(0, 0, "a")), make_sample(1.0, key=(0, 0, "a"))]
-        assert update(policy, [], objective()) == {} == update(policy, dead, objective())
-        return all(torch.equal(before[name], weight) for name, weight in whole(policy).items())
-
-    assert run_ranks(3, work) == [True] * 3
-
-
 @pytest.mark.parametrize(("together", "units"), [(1, 3), (2, 2), (9, 1)])
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_how_a_model_is_sharded_does_not_change_a_step(monkeypatch, together, units, checkpointing):
@@ -120,22 +104,6 @@ def test_how_a_model_is_sharded_does_not_change_a_step(monkeypatch, together, un
         assert_weights(weights, alone)
 
 
-def test_an_infinite_gradient_raises_on_every_rank_and_leaves_the_weights():
-    def work(rank):
-        policy = policy_on(start("cpu"))
-        before = whole(policy)
-        samples = batch()
-        samples[-1].advantage = float("inf")
-        with pytest.raises(FloatingPointError, match="policy p"):
-            update(policy, samples, objective())
-        return all(torch.equal(before[name], weight) for name, weight in whole(policy).items())
-
-    assert run_ranks(2, work) == [True, True]
-
-
-# ------------------------------------------------------------------------------------------------------------ balance
-
-
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])
 def test_balance_loses_nothing_and_evens_out_the_cost(ranks):
     groups = by_prompt(batch(groups=40, seed=9))
@@ -144,9 +112,6 @@ def test_balance_loses_nothing_and_evens_out_the_cost(ranks):
     assert sorted(id(m) for share in bins for m in share) == sorted(map(id, groups))
     loads = [sum(map(cost, share)) for share in bins]
     assert max(loads) - min(loads) <= max(map(cost, groups))
-
-
-# ------------------------------------------------------------------------------------------------------------ placing
 
 
 @pytest.mark.parametrize(
@@ -180,8 +145,6 @@ def test_every_environment_has_one_rank(count):
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
     assert 0 in parts[0] or not count  # rank 0 prints the first environment, and only its own rank has the texts
 
-
-# ----------------------------------------------------------------------------------------------------------- exchange
 
 POLICY_OF = {"ann": "a", "bob": "b"}
 
@@ -258,9 +221,6 @@ def test_the_wavefront_keeps_both_policies_busy():
     assert rounds(simultaneous=True) == [{1: 8, 2: 8}, {1: 8, 2: 8}]  # both have work anyway
 
 
-# -------------------------------------------------------------------------------------------------------- checkpoints
-
-
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (2, 3), (4, 2)])
 def test_a_checkpoint_goes_on_with_another_number_of_ranks(tmp_path, before, after):
     alone = small_policy(lr=1e-2)
@@ -287,8 +247,6 @@ def test_a_checkpoint_goes_on_with_another_number_of_ranks(tmp_path, before, aft
     for weights in run_ranks(after, second):
         assert_weights(weights, alone, atol=4e-5, rtol=1e-3)
 
-
-# ---------------------------------------------------------------------------------------------------------- whole runs
 
 RUN = (
     "--steps 2 --warm-start 10 --envs-per-step 6 --num-candidates 3 --max-turns 2 --max-response-tokens 12 "
@@ -349,28 +307,6 @@ def test_a_run_on_several_ranks_is_that_of_one_process(tmp_path, one_process, po
         assert list(found) == list(one)
         for key, value in one.items():
             assert found[key] == pytest.approx(value, rel=2e-3, abs=1e-4), key
-
-
-def test_a_rank_loads_only_the_policies_that_live_on_it_and_has_all_tokenizers():
-    messages = [{"role": "user", "content": "planner goal 1 up"}]
-
-    def work(rank):
-        config = parse(["--policies", "per_role"])
-        asked = []
-
-        def load(name):
-            asked.append(name)
-            return tiny.build(0)
-
-        world = start("cpu")
-        team = prepare.make_team(config, ["tool_user", "planner"], world, load)
-        found = asked, list(team.policies), [team.encode(agent, messages) for agent in team.policy_of]
-        world.close()
-        return found
-
-    ids = tiny.build_tokenizer().apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    for found, name in zip(run_ranks(2, work), ["tool_user", "planner"], strict=True):
-        assert found == ([name], [name], [ids, ids])
 
 
 def test_more_ranks_than_environments(tmp_path):

@@ -124,9 +124,6 @@ def engine(subject):
     return subject.engine
 
 
-# -------------------------------------------------------------------------------------------------- what is sampled
-
-
 def test_each_request_gets_n_completions_in_order(engine):
     replies = engine(REQUESTS, 3)
     assert [len(row) for row in replies] == [3] * 5
@@ -163,16 +160,6 @@ def test_sampled_frequencies(subject, monkeypatch):
     assert chi_square < freedom + 4 * (2 * freedom) ** 0.5
 
 
-# -------------------------------------------------------------------------------------------------------------- seeds
-
-
-def test_same_seed_same_answer_other_seed_other_answer(subject):
-    first = subject.run(REQUESTS, 3)
-    subject.assert_same(subject.run(REQUESTS, 3), first)
-    others = subject.run([Request("a", r.prompt_ids, r.seed + 3) for r in REQUESTS], 3)
-    assert sum(a.ids != b.ids for x, y in zip(first, others, strict=True) for a, b in zip(x, y, strict=True)) >= 12
-
-
 def test_candidate_k_uses_seed_plus_k(subject):
     fours = subject.run(REQUESTS, 4)
     singles = [
@@ -204,9 +191,6 @@ def test_the_global_random_state_is_neither_read_nor_changed(subject):
     subject.assert_same(subject.run(REQUESTS, 2), first)
 
 
-# ------------------------------------------------------------------------------------------------------------ the end
-
-
 def test_a_completion_ends_with_a_stop_token_or_at_the_limit(engine):
     replies = engine([Request("a", [3, 4, 5], seed=64 * i) for i in range(80)], 4)
     completions = [completion for row in replies for completion in row]
@@ -231,8 +215,6 @@ def test_the_context_limits_a_response(engine, monkeypatch, room, expected):
     assert all(c.finish_reason == "length" for c in long)
     assert [len(c.ids) for c in short] == [min(8, 10 + room)] * 2
 
-
-# ------------------------------------------------------------------------------------------------------------ weights
 
 LONG = [Request("a", [3 + i % 50 for i in range(4 * BLOCK + 5)], seed=16 * k) for k in range(4)]  # prompts of 4 blocks
 
@@ -277,9 +259,6 @@ def test_load_refuses_weights_that_are_not_exactly_those_of_the_model(subject, c
 @pytest.mark.parametrize(("architecture", "tie"), [("qwen3", False), ("qwen2", True), ("llama", True)])
 def test_other_architectures(kind, architecture, tie):
     test_load_writes_every_weight(started(kind, architecture, tie))
-
-
-# --------------------------------------------------------------------------------------------------------------- vLLM
 
 
 @pytest.fixture(params=[KINDS[1], KINDS[3]])
@@ -409,18 +388,12 @@ def test_without_vllm_the_error_says_what_to_install(monkeypatch):
         import_vllm(torch.device("cpu"))
 
 
-# ---------------------------------------------------------------------------------------------------- choose, scripted
-
-
 @pytest.mark.parametrize("noise", [0.0, 1 - 1e-16])
 def test_the_ends_of_the_noise_never_choose_an_impossible_token(noise):
     logits = tensor([[float("-inf"), 1.0, 2.0, float("-inf")]])
     token, logp = choose(logits, tensor([noise], dtype=torch.float64), 1.0)
     assert token.item() in (1, 2)
     assert torch.isfinite(logp).all()
-
-
-# ----------------------------------------------------------------------------------------------- policies on one engine
 
 
 class Named(Engine):

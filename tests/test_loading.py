@@ -46,9 +46,6 @@ def refusal(source):
     return text.removeprefix(start)
 
 
-# --------------------------------------------------------------------------------------------------------- architecture
-
-
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
@@ -122,9 +119,6 @@ def test_a_model_whose_head_is_not_plain_is_refused(kind):
         check_logprobs(model)
 
 
-# --------------------------------------------------------------------------------------------------------------- tokens
-
-
 @pytest.mark.parametrize("rows", [-1, 0, 64])
 def test_the_embedding_covers_the_tokenizer(tmp_path, rows):
     tokens = len(tiny.build_tokenizer())
@@ -133,9 +127,6 @@ def test_the_embedding_covers_the_tokenizer(tmp_path, rows):
         assert f"{tokens} tokens, its embedding only {tokens - 1} rows" in refusal(folder)
     else:
         assert load_model(str(folder))[0].config.vocab_size == tokens + rows
-
-
-# -------------------------------------------------------------------------------------------------------------- folders
 
 
 @pytest.mark.parametrize("name", ["./nothing", "/nothing", "~/x", "nothing/", "tests/nothing", "runs/typo", ""])

