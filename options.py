@@ -14,6 +14,7 @@ import time
 from collections.abc import Container, Sequence
 from contextlib import redirect_stderr
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -205,6 +206,10 @@ def read(cls: type[C], words: Sequence[str], usual: C) -> C:
     if unknown:
         hint = nearest(unknown[0].split("=")[0], [option(field.name) for field in fields(cls)])
         raise ValueError(f"{unknown[0]}: no such option{hint}")
+    several = [option(field.name) for field in fields(cls) if isinstance(field.default, tuple)]
+    for word, following in pairwise([*words, "--"]):
+        if word in several and following.startswith("--"):
+            raise ValueError(f"{word}: no value")
     if own and not config.task:
         raise ValueError(f"the run has a task of its own, whose code only runs if you name it: add --task {usual.task}")
     return config
@@ -227,7 +232,7 @@ def load(run: Path) -> Config:
     path = run / "config.json"
     if not path.exists():
         raise ValueError(f"{run} holds no run (no config.json)")
-    given = {name: tuple(value) if type(value) is list else value for name, value in read_object(path).items()}
+    given: Any = {name: tuple(value) if type(value) is list else value for name, value in read_object(path).items()}
     try:
         saved = Config(**given)
     except TypeError:

@@ -226,6 +226,8 @@ def test_options_need_no_torch():
         ("--task chess", "--task chess: no such task; there are plan_path,"),
         ("--task sudoko", "did you mean sudoku?"),
         ("--task", "--task"),
+        ("--policies", "--policies: no value"),
+        ("--model --steps 3", "--model: no value"),
         ("--sampling beam", "'beam' for argument '--sampling'. Expected one of ('tree', 'chains', 'parallel')"),
         ("--steps many", "--steps: invalid literal for int() with base 10: 'many'"),
         ("--device cuda:1", "'cuda:1' for argument '--device'"),
