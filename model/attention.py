@@ -206,7 +206,7 @@ class Blocks:
     (S', 1, Lq, Lk), True where a query may look.
     """
 
-    blocks: list[tuple[Tensor, Tensor, Tensor]]
+    blocks: list[list[Tensor]]
     order: Tensor  # (T,) where each token's output lies in the blocks, one after the other
 
 
@@ -226,8 +226,7 @@ def _blocks(layout: Layout) -> Blocks:
         mask = k <= (prefix_length + q)[:, :, None]  # query i sees the prefix and the first i + 1 keys of its segment
         order[query[q < length]] = offset + np.flatnonzero(q < length)
         offset += query.size
-        parts = (torch.from_numpy(x).to(layout.device) for x in (query.ravel(), key.ravel(), mask[:, None]))
-        blocks.append(tuple(parts))
+        blocks.append([torch.from_numpy(x).to(layout.device) for x in (query.ravel(), key.ravel(), mask[:, None])])
     return Blocks(blocks, torch.from_numpy(order).to(layout.device))
 
 
@@ -237,10 +236,10 @@ def block_attention(q: Tensor, k: Tensor, v: Tensor, blocks: Blocks, scale: floa
     heads, size = q.shape[1:]
     outputs = []
     for queries, keys, mask in blocks.blocks:
-        padded = (  # (S', H | G, Lq | Lk, D)
+        q_, k_, v_ = (  # (S', H | G, Lq | Lk, D)
             x.index_select(0, which).view(len(mask), -1, x.shape[1], size).transpose(1, 2)
             for x, which in ((q, queries), (k, keys), (v, keys))
         )
-        out = F.scaled_dot_product_attention(*padded, mask, scale=scale, enable_gqa=True)
+        out = F.scaled_dot_product_attention(q_, k_, v_, mask, scale=scale, enable_gqa=True)
         outputs.append(out.transpose(1, 2).reshape(-1, heads, size))
     return torch.cat(outputs).index_select(0, blocks.order)

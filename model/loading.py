@@ -75,7 +75,7 @@ def check_weights(model: PreTrainedModel, tokenizer: Tokenizer, found: dict) -> 
         if weight.dtype != torch.float32 or not weight.isfinite().all():
             raise ValueError(f"weight {name} ({weight.dtype}) is quantised or has values that are not finite")
     tokens = max(tokenizer.get_vocab().values()) + 1
-    if tokens > (rows := model.get_input_embeddings().weight.shape[0]):  # more rows are padding
+    if tokens > (rows := len(cast(nn.Embedding, model.get_input_embeddings()).weight)):  # more rows are padding
         raise ValueError(f"its tokenizer has {tokens} tokens, its embedding only {rows} rows")
     if not stop_ids(model, tokenizer):
         raise ValueError("nothing ends a response: no end token in tokenizer, generation_config.json or chat template")

@@ -17,6 +17,9 @@ from helpers import ARCHITECTURES, make_sample, reference_logprobs, small_policy
 from torch import tensor
 
 from model import tiny
+from model.attention import packed
+from model.logprobs import token_logprobs
+from model.packing import pack_samples
 from model.policy import Policy, make_optimizer
 from sampling.engine import Engine
 from sampling.requests import Completion, Request
@@ -134,6 +137,19 @@ def test_each_request_gets_n_completions_in_order(engine):
 @pytest.mark.parametrize("temperature", [1.0, 0.6, 1.5])
 def test_log_probs_are_those_of_the_model_at_this_temperature(subject, temperature):
     subject.assert_log_probs(REQUESTS, subject.engine(REQUESTS, 4, temperature), temperature=temperature)
+
+
+def test_log_probs_are_those_of_the_trainer(subject):
+    samples = [
+        make_sample(prompt=request.prompt_ids, response=c.ids, logprobs=c.logprobs)
+        for request, row in zip(REQUESTS, subject.engine(REQUESTS, 4), strict=True)
+        for c in row
+    ]
+    pack = pack_samples([[sample] for sample in samples])
+    with packed(subject.models[0]), torch.no_grad():
+        expected, _ = token_logprobs(subject.models[0], pack)
+    assert (expected - pack.engine).abs().max() < subject.tolerance
+    assert (expected - pack.engine).abs().mean() < subject.tolerance / 5
 
 
 def test_greedy_takes_the_likeliest_token_at_every_step(subject):
