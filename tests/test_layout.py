@@ -178,7 +178,7 @@ def test_the_algorithm_and_its_processes_are_short(rooms, limit):
 
 @pytest.mark.parametrize("name", sorted(modules()))
 def test_no_file_is_long(name):
-    assert lines(modules()[name]) <= {"options": 380, "prepare": 360}.get(name, 330)
+    assert lines(modules()[name]) <= 330
 
 
 def test_a_tenth_of_the_code_is_explained():
