@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+import unicodedata
 from collections.abc import Sequence
 
 from envs import Env, Message, Reward
@@ -194,32 +195,42 @@ def read_tests(text: str, name: str | None, given: str = "") -> tuple[Test, ...]
 _QUOTED = re.compile(r"(\"{3}|'{3})|\"((?:\\.|[^\"\\\n])*)\"|(?<!\w)'((?:\\.|[^'\\\n])*)'")
 _MARKS = str.maketrans("“”‘’", "\"\"''", "`*")  # of typesetting and Markdown
 _ALIKE = {"(": "[", "{": "[", ")": "]", "}": "]", "True": "true", "False": "false", "None": "null"}
+_ALIKE |= dict.fromkeys((";", "|", "and"), ",")
 
 
 def copied(test: Test, problem: Problem) -> bool:
-    """Whether the input of a test stands in the question or an example: as lines of a program's input; as a call of the
-    function, after names with `=` or `:`, or as a list with items. 2.0 is 2; quotes and kinds of brackets do not count.
+    """Whether the input of a test stands in the question or an example. For a program: as lines, or as several words in
+    a row. For a function: in brackets, after names with `=` or `:`, or several values or a list with items in a row.
+
+    2.0 is 2; quotes, kinds of brackets and the name of the function do not count.
     """
     question, name = problem.question, problem.fn_name
     if name is None:
-        shown = _lines("\n".join([question, *(example["input"] for example in problem.examples)]))
-        return f"\n{_lines(test['input'])}\n" in f"\n{shown}\n"
-    calls = (f"{name}({repr(example['args'])[1:-1]})" for example in problem.examples)
-    shown = _parts("\n".join([re.sub(r"(?m)^\s*\w+\s*:", " = ", question), *calls]))
+        text = "\n".join([question, *(example["input"] for example in problem.examples)])
+        words = [" ".join(re.sub("[`|>\"',]", " ", part).split()) for part in (test["input"], text)]
+        inline = " " in words[0] and f" {words[0]} " in f" {words[1]} "
+        return inline or f"\n{_lines(test['input'])}\n" in f"\n{_lines(text)}\n"
+    calls = (f"({repr(example['args'])[1:-1]})" for example in problem.examples)
+    shown = _parts("\n".join([question, *calls]))
     args = [_parts(repr(arg)).strip() for arg in test["args"]]
-    forms = [f" {name} [ {' , '.join(args)} ] ", f" = {' = '.join(args)} "]
-    if args and args[0].startswith("[ ") and args != ["[ ]"]:
-        forms.append(f" {' , '.join(args)} ")
+    forms = [f" [ {' , '.join(args)} ] ", f" = {' = '.join(args)} "]
+    if len(args) > 1 or (args and args[0].startswith("[ ") and args != ["[ ]"]):
+        forms += [f" {' , '.join(args)} ", f" {' '.join(args)} "]
     return any(form in shown for form in forms)
 
 
 def _parts(text: str) -> str:
-    """The words, numbers and signs of a text between blanks, without quotes, and without names before `=`."""
-    text = text.translate(_MARKS)
-    text = _QUOTED.sub(lambda found: (found[2] or found[3] or "''").replace(" ", "\0"), text).replace("\\", "")
-    found = re.findall(r"[=<>!]=|\w+(?:\.\d+)?|''|\S", text)
-    parts = " ".join(_ALIKE.get(part, part.removesuffix(".0")) for part in found)
-    return re.sub(r"(?: ,)? [A-Za-z_]\w* = ", " = ", f" {parts} ").replace(" , ] ", " ] ")
+    """The words, numbers and signs of a text between blanks, without quotes, and without names before `=` and `:`."""
+    text = unicodedata.normalize("NFKC", text).translate(_MARKS)
+    text = _QUOTED.sub(lambda found: (found[2] or found[3] or "''").replace(" ", "_"), text).replace("\\", "")
+    text = re.sub(r"-? ?\d[\d_]*(?:\.\d*)?(?:[eE]\d+)?", _number, text)
+    parts = " ".join(_ALIKE.get(part, part) for part in re.findall(r"[=<>!]=|-?[\d.]+|\w+|''|\S", text))
+    return re.sub(r"(?: ,)? [A-Za-z_]\w* [=:] ", " = ", f" {parts} ").replace(" , ] ", " ] ")
+
+
+def _number(found: re.Match[str]) -> str:
+    """1_000, 1e3 and 1000.0 as one word; so large ones that floats confuse them are alike."""
+    return f" {float(re.sub('[ _]', '', found[0]))} "
 
 
 def _lines(text: str) -> str:

@@ -107,6 +107,10 @@ SHOWN = [
     ("of [3, 1] it gives [1, 3]", [[3, 1]], [[3]]),
     ("Add.\n\nSample Input 1:\n\n3\n1 2 3 \n\nOutput\n6", "3\n1 2 3", "1 2 3\n3"),
     ("Input: 5\nOutput: 6, for n up to 7", "5\n", "7"),
+    ("candidate(7, 8e0) gives 15", [7, 8], [8, 7]),
+    ('| a | b |\n| 7 | 8 |, and {"a": 1_000, "b": -2}', [1000, -2], [7, -2]),
+    ('With "hello" and 2 it is 3.', ["hello", 2], ["hallo", 2]),
+    ("For 1 2 it prints 3.", "1 2", "2 1"),
     ("| stdin = 1\t2 |", "1 2", "1"),
     ("```\n12\n```\nor\n> 13", " 13", "1"),
 ]
