@@ -36,7 +36,7 @@ class Toy(Env):
     """Agents say a digit, and digit / 10 is the local reward; every prompt shows all that was committed so far.
 
     The log is a list that `step` changes in place, so candidates that share state are noticed. Special texts: "infra"
-    cannot be scored, "nan" scores NaN, one that ends in "!" solves the task (team reward 1), in "." ends it unsolved.
+    cannot be scored, one that ends in "!" solves the task (team reward 1), one that ends in "." ends it unsolved.
     """
 
     def __init__(self, agents: Sequence[str] = ("ann", "bob"), simultaneous: bool = False, name: str = "toy"):
@@ -57,8 +57,7 @@ class Toy(Env):
         self.log.append(f"{agent}:{text}")
         self.done = text.endswith(("!", "."))
         self.solved = text.endswith("!")
-        local = float("nan") if text == "nan" else int(text[0]) / 10
-        return Reward(float(self.solved), local, {"format": 1.0, "actions": len(self.log) / 100})
+        return Reward(float(self.solved), int(text[0]) / 10, {"format": 1.0, "actions": len(self.log) / 100})
 
     def copy(self) -> Toy:
         return copy.deepcopy(self)

@@ -1,19 +1,13 @@
 """Groups and advantages, with numbers worked out by hand."""
 
 import math
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers import make_sample
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from grouping import GroupKey, agent_turn_key, assign_advantages, group_samples, trajectory_key
+from grouping import GroupKey, assign_advantages, group_samples, trajectory_key
 
-ROOT = Path(__file__).parent.parent
 HALF = 1 / math.sqrt(2)  # of two different rewards one is 0.5 * sqrt(2) sample deviations above the mean
 
 
@@ -77,12 +71,6 @@ def test_a_small_real_difference_is_not_rounding():
     assert counts["trained"] == 1
 
 
-def test_a_single_candidate_has_no_baseline():
-    found, counts = advantages([3.0])
-    assert found == [0.0]
-    assert counts == {"groups": 1, "trained": 0, "constant": 0, "singleton": 1, "invalid": 0}
-
-
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_reward_that_is_no_number_raises_and_names_the_group(value):
     with pytest.raises(ValueError, match=r"turn=2.*agent='planner'"):
@@ -96,11 +84,11 @@ def test_candidates_that_could_not_be_scored_are_left_out():
     assert counts == {"groups": 1, "trained": 1, "constant": 0, "singleton": 0, "invalid": 2}
 
 
-@pytest.mark.parametrize("valid", [[True, False, False], [False, False, False]])
+@pytest.mark.parametrize("valid", [[True], [True, False, False], [False, False, False]])
 def test_fewer_than_two_scored_candidates_teach_nothing(valid):
     samples = [make_sample(float(i), valid=v, advantage=9.0) for i, v in enumerate(valid)]
     counts = assign_advantages(group_samples(samples))
-    assert [sample.advantage for sample in samples] == [0.0, 0.0, 0.0]
+    assert all(sample.advantage == 0.0 for sample in samples)
     assert counts == {"groups": 1, "trained": 0, "constant": 0, "singleton": 1, "invalid": valid.count(False)}
 
 
@@ -131,12 +119,6 @@ def test_a_trajectory_has_one_return():
         assign_advantages(group_samples(samples, trajectory_key))
 
 
-def test_keys_read_what_they_say():
-    sample = make_sample(key=(3, 1, "planner"))
-    assert agent_turn_key(sample) == (3, 1, "planner")
-    assert trajectory_key(sample) == 3
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -149,25 +131,3 @@ def test_keys_read_what_they_say():
 def test_what_cannot_be_compared_raises(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-rewards_lists = st.lists(st.integers(0, 20), min_size=2, max_size=8).map(lambda values: [v / 10 for v in values])
-
-
-@given(rewards_lists, st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None)
-def test_advantages_are_centred_of_unit_spread_and_independent_of_order(rewards, random):
-    found, counts = advantages(rewards)
-    if counts["constant"]:
-        assert found == [0.0] * len(rewards)
-    else:
-        assert sum(found) == pytest.approx(0, abs=1e-6)
-        assert sum(a * a for a in found) / (len(found) - 1) == pytest.approx(1, abs=1e-4)
-    order = random.sample(range(len(rewards)), len(rewards))
-    shuffled, _ = advantages([rewards[i] for i in order])
-    assert shuffled == pytest.approx([found[i] for i in order], abs=1e-9)
-
-
-def test_sampling_and_grouping_need_no_torch():
-    code = "import sys, grouping, envs, rollout; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
