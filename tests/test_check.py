@@ -80,8 +80,6 @@ SLOW = then("step", lambda self, result: (time.sleep(0.11), result)[1])
 MISTAKES = {  # what differs from Fine: what is said
     "copy shares state": {"step": shares, "copy": copy.copy},
     "reward local of ann is 2.0": paying(lambda r, _: Reward(r.team, 2.0)),
-    "reward local of ann is -0.5": paying(lambda r, _: Reward(r.team, -0.5)),
-    "reward local of ann is '0.5'": paying(lambda r, _: Reward(r.team, "0.5")),
     "reward local of ann is 5.0": paying(lambda r, text: Reward(r.team, len(text.split()) / 100)),
     "reward team of ann is nan": paying(lambda *_: Reward(float("nan"), 0.0)),
     "the reward words of ann is 7.0": paying(lambda r, _: Reward(r.team, 0.5, {"words": 7.0})),
@@ -102,12 +100,10 @@ MISTAKES = {  # what differs from Fine: what is said
     "done must be True or False": then("reset", set_to(done=0)),
     "pickle": then("reset", lambda self, r: (vars(self).update(key=lambda: 0), r)[1]),
     "set slow_scoring = True": SLOW,
-    "independent twin": {"copy": lambda self: self},
     "it raised KeyError: 'missing' (<lambda>, line": {"step": lambda *_: {}["missing"]},
     "it raised SystemExit": {"step": lambda *_: sys.exit(0)},
     "raised ValueError: invalid literal for int() with base 10: '²'": {"step": reads_digits},
     "solved True and done False": then("step", set_to(done=False)),
-    "progress is 0.5 where solved is True": {"progress": 0.5},
     "progress is 1.0 where solved is False": {"progress": 1.0},
 }
 

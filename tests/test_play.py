@@ -103,9 +103,7 @@ def test_the_team_alone_takes_the_best_of_its_candidates(run, console):
         ("plan_path --team RUN --as poet", "--as poet: the roles are tool_user, planner"),
         ("plan_path --as planner", "need --team"),
         ("plan_path row=4", "plan_path has tool=direct rows=10"),
-        ("chess", "--task chess: no such task"),
         ("sudoku --data x.jsonl", "its constructor takes no `data`"),
-        ("sudoku --workflow ensemble", "workflow='ensemble': choose mas or single or tool"),
     ],
 )
 def test_what_does_not_fit_is_refused(run, words, message):

@@ -51,24 +51,6 @@ def test_two_commands_do_all_of_the_set_up(readme):
     assert all((ROOT / name).exists() for names in files for name in names)
 
 
-# ------------------------------------------------------------------------------------------------------- order, numbers
-
-
-def test_its_parts_come_in_the_order_of_a_first_visit(readme):
-    titles = re.findall(r"^## +(.*?)\s*$", FENCE.sub("", readme), re.M)
-    assert titles == ["Run", "How it works", "What to read", "Results", "Tasks", "More"]
-    first = readme.partition("## Results\n\n")[2].partition("\n\n")[0]
-    assert "compared" in first
-    assert not first.startswith("|")
-
-
-def test_no_number_comes_before_the_command_that_makes_one(readme):
-    """Apart from the number of the paper, K in the picture, and versions to install."""
-    before = readme.partition("`train.py` needs no arguments")[0]
-    text = re.sub(r"\[[^\]]*\]\([^)]*\)|K answers \(here 4\)|Python 3\.10|AT-GRPO", "", FENCE.sub("", before))
-    assert re.findall(r"\d+", text) == []
-
-
 def recorded(label, step):
     """Held-out success of a row of docs/real.json after some steps, as the pages write it."""
     runs = {run["label"]: run["evaluations"] for run in json.loads(page("real.json"))["runs"]}
