@@ -94,14 +94,12 @@ def test_tests_that_a_silent_program_passes_earn_half():
 # Question, test that the problem shows, one that it does not.
 SHOWN = [
     ("Add.\nassert f((3, 4), (5.0, 7)) == 1", [[3, 4], [5, 7]], [[5, 7], [3, 4]]),
-    ("Add.\nassert f( 'it\\'s', \"a b\" ) == 1", ["it's", "a b"], ["its", "a b"]),
     ("Add.\n    >>> f([1.0, 2.0], 0.5)\n    True", [[1.0, 2.0], 0.5], [[1.0], 0.5]),
     ("Example: f(5) ➞ 6, for 1 <= n <= 7", [5], [7]),
     ("Example: f(5) ➞ 6", [5.0], [6]),
     ("Don't use f(1). It's f(-3, True) = 1.", [-3, True], [3, True]),
     ("f({'a': [1], 'b': None}) is None", [{"a": [1], "b": None}], [{"a": [1]}]),
     ("Input: nums = [2,7,11,15], target = 9\nOutput: [0,1]", [[2, 7, 11, 15], 9], [[2, 7, 11], 9]),
-    ("Input: nums = [2,7],\n       target = 9.", [[2, 7], 9], [[2, 7], 8]),
     ("f(a=2, b=3) is 5", [2, 3], [3, 2]),
     ("**f**(2, “a b”)", [2, "a b"], [2, "a"]),
     ("of [3, 1] it gives [1, 3]", [[3, 1]], [[3]]),
@@ -208,8 +206,6 @@ def test_prompts_show_examples_but_no_golden_tests():
         text = " ".join(message["content"] for message in env.observe(agent))
         assert "42424" not in text
         assert str(10**4300 + 1) in text
-    (odd,) = normal_tests([{"fn_name": "f", "args": [{(1, 2): b"x"}], "expected": {1}}])
-    assert "{(1, 2): b'x'}" in CodeEnv(problems=[Problem("q", (odd,), "f", (odd,))]).observe("coder")[1]["content"]
 
 
 def test_prompts_are_shortened_and_say_so():
