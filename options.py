@@ -16,7 +16,7 @@ from contextlib import redirect_stderr
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
 
@@ -237,9 +237,10 @@ def load(run: Path) -> Config:
         saved = Config(**given)
     except TypeError:
         raise ValueError(f"{path}: another version wrote it; commit 2d69621 is the last that reads old runs") from None
-    usual = asdict(Config(ranks=(1,)).resolved())
+    usual, kinds = asdict(Config(ranks=(1,)).resolved()), get_type_hints(Config)
     for name, value in given.items():
-        if not _same_kind(value, usual[name]):
+        chosen = get_origin(kinds[name]) is not Literal or value in get_args(kinds[name])
+        if not _same_kind(value, usual[name]) or not chosen:
             raise ValueError(f"{path}: {name} cannot be {value!r:.40}")
     return replace(saved, output_dir="", resume=False, like="")
 

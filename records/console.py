@@ -39,7 +39,7 @@ def errors_in_one_line(command: str) -> Iterator[None]:
             raise
         lower = "lower --micro-batch-tokens or --engine-memory, or use --gradient-checkpointing or --adapter lora"
         line = f"the GPU is out of memory: {lower}" if out_of_memory(error) else " ".join(str(error).split())
-        sys.exit(printable(f"{command}: error: {line}"))
+        sys.exit(printable(f"{command}: error: {line[:1000]}"))
 
 
 def out_of_memory(error: BaseException) -> bool:

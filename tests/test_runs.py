@@ -142,7 +142,7 @@ def test_ranks_are_started_alike(copy):
 KINDS = {  # what a file holds instead (None: it is missing)
     "metrics.jsonl": ('{"step": "1"}', '{"step": null}', "[]", "nothing", "{}"),
     "evaluations.jsonl": ('{"step": 0}', '{"step": 0, "success": "x"}', None),
-    "run.json": ("[]", "nothing"),
+    "run.json": ("[]", '{"sessions": 3}'),
     "inputs.json": ("[]", "", None),
     "config.json": ("[]", '{"steps": 3, "lr": "x"}', "{", "[" * 50_000, '{"update": {}}', '{"policies": [1]}', None),
     "checkpoints/latest": ("", "step-000009", "../three", "\0", None),
