@@ -213,7 +213,7 @@ def make_team(config: Config, agents: Sequence[str], world: World, weights: Load
     firsts = [name for name in policies if ranks_of[name][0] == world.rank]  # each tokenizer travels once
     tokenizers = world.merge({name: policies[name].tokenizer for name in firsts})
     team = Team(policies, policy_of, make_engines(config, policies), tokenizers, world, ranks_of, config.frozen)
-    if world.device.startswith("cuda"):
+    if world.device.startswith("cuda") and not config.micro_batch_tokens:
         team.fit_packs(config.gradient_checkpointing)
     return team
 
@@ -232,6 +232,7 @@ def make_engines(config: Config, policies: dict[str, Policy]) -> dict[str, Engin
         kinds[name] = str(parts + sorted(policy.stop_ids))
     engines: dict[str, Engine] = {}
     for name, policy in policies.items():
+        policy.exact_engine = config.engine == "transformers" and policy.device.type == "cpu"
         if kinds[name] in engines:
             continue
         if config.engine == "vllm":  # a large engine leaves the GPU to the update, which two cannot take turns in

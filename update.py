@@ -50,9 +50,10 @@ def update(
     totals: Counter[str] = Counter()  # over the tokens of all optimizer steps
     with packed(policy.model), threads(_threads(policy, minibatches, config)):
         # The old log-probs are those before any step. The first minibatch needs no extra pass: its step starts there.
+        # No minibatch needs one where the engine has computed the same numbers.
         for pack in (pack for minibatch in minibatches[1:] for pack in minibatch):
             with torch.no_grad():
-                pack.old = policy.logprobs(pack, config.temperature)[0]  # (N,)
+                pack.old = pack.engine if policy.exact_engine else policy.logprobs(pack, config.temperature)[0]  # (N,)
         for _ in range(config.epochs):
             for minibatch in filter(None, minibatches):  # an empty one has advantages of 0 only: no step
                 _optimizer_step(policy, minibatch, config, totals)

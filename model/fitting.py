@@ -18,7 +18,8 @@ from model.logprobs import TILE_LOGITS, TILE_TOKENS
 from model.policy import Policy
 
 MOST = 16_384  # tokens of a pack: more are hardly faster
-LEAST = 1024  # fewer are not tried: a group of answers is as large, and never cut
+LEAST = 1024  # fewer are not tried: a long answer and its prompt are as many
+ENOUGH = 4096  # of fewer, packs would cut most groups: then activations are computed twice instead of kept
 SPARE = 0.9  # the rest is for what does not fit into the holes that the allocator has
 
 

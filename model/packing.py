@@ -62,7 +62,8 @@ def pack_minibatch(
 
     As many on every rank: a sharded model takes all ranks for every forward pass.
     """
-    shares = balance(with_signal(groups), ranks)
+    parts = [part for group in with_signal(groups) for part in cut(group, budget)]
+    shares = balance(parts, ranks)
     packs = max(len(first_fit(share, budget)) for share in shares)
     mine = micro_batches(shares[rank], budget)
     idle = [[Sample(GroupKey(0, 0, ""), [0], [0], [0.0], reward=0.0)]]  # of weight 0
@@ -80,6 +81,16 @@ def by_prompt(samples: Sequence[Sample]) -> list[Group]:
 def with_signal(groups: Sequence[Group]) -> list[Group]:
     """The groups without their samples of advantage 0, which have no gradient."""
     return [kept for group in groups if (kept := [sample for sample in group if sample.advantage])]
+
+
+def cut(group: Group, budget: int) -> list[Group]:
+    """Parts of a group of at most `budget` tokens, each with the prompt; an answer that is longer is alone."""
+    parts: list[Group] = [[]]
+    for sample in group:
+        if parts[-1] and tokens_of([*parts[-1], sample]) > budget:
+            parts.append([])
+        parts[-1].append(sample)
+    return parts
 
 
 def balance(groups: Sequence[Group], ranks: int) -> list[list[Group]]:
@@ -100,7 +111,7 @@ def cost(group: Group) -> float:
 
 
 def micro_batches(groups: Sequence[Group], budget: int) -> list[list[Group]]:
-    """As few packs as first fit needs, about equally full, at most `budget` tokens each unless one group has more."""
+    """As few packs as first fit needs, about equally full, at most `budget` tokens each unless one answer has more."""
     batches = first_fit(groups, budget)
     even = balance(groups, len(batches)) if len(batches) > 1 else batches
     return even if all(sum(map(tokens_of, batch)) <= budget for batch in even) else batches

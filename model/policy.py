@@ -50,6 +50,7 @@ class Policy:
     mesh: DeviceMesh | None = None
     root: LogProbs = field(default=None, repr=False)  # type: ignore[assignment]
     pack_tokens: int = 16384  # of a pack, where no option says it (model/fitting.py)
+    exact_engine: bool = False  # it samples in the precision of the training, so that its log-probs are the old ones
     threads: int | None = 0  # of an update on a CPU: 0 as many as elsewhere, None to be chosen at the first one
 
     def __post_init__(self) -> None:
@@ -161,6 +162,12 @@ def make_optimizer(
     return cast(torch.optim.Optimizer, AdamW8bit(weights, **options))
 
 
+def checkpoint_layers(model: PreTrainedModel) -> None:
+    """Compute the activations of a layer again in the backward pass instead of keeping them."""
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.train()
+
+
 def make_policy(
     name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, lr: float, device: str = "cpu",
     mesh: DeviceMesh | None = None, checkpointing: bool = False, fused: bool = False, optimizer: str = "adamw",
@@ -176,9 +183,8 @@ def make_policy(
             lora.to_bfloat16(model)
         if fused and cuda:
             fuse_layers(model)
-        if checkpointing:  # activations of a layer are computed again in the backward pass
-            model.gradient_checkpointing_enable({"use_reentrant": False})
-            model.train()
+        if checkpointing:
+            checkpoint_layers(model)
         root = LogProbs(model)
         if mesh is None:
             model.to(device)  # type: ignore[arg-type]

@@ -12,8 +12,8 @@ from transformers import PreTrainedTokenizerBase
 from distributed.exchange import Exchange
 from distributed.world import World
 from model.chat import decode, encode
-from model.fitting import free_for_packs, tokens_that_fit
-from model.policy import Policy
+from model.fitting import ENOUGH, free_for_packs, tokens_that_fit
+from model.policy import Policy, checkpoint_layers
 from sampling.engine import Engine
 from sampling.requests import Answers, Completion, Generate, Request, Sampler, Stream
 
@@ -77,13 +77,24 @@ class Team:
                 self._holds.pop(id(engine), None)
 
     def fit_packs(self, checkpointing: bool) -> None:
-        """On GPUs: packs as large as there is room for during an update, the same on all ranks. All call it."""
+        """On GPUs: packs as large as there is room for during an update, the same on all ranks. All call it.
+
+        Where they would be small without it, gradient checkpointing is turned on.
+        """
         self.rest()
         free = free_for_packs(self.learners.values())
-        shapes = [(policy.model.config, policy.adapted, checkpointing) for policy in self.policies.values()]
-        fit = -self.world.most(-min(tokens_that_fit(free, *shape) for shape in shapes))
+
+        def fit(checkpointing: bool) -> int:
+            shapes = [(policy.model.config, policy.adapted, checkpointing) for policy in self.policies.values()]
+            return -self.world.most(-min(tokens_that_fit(free, *shape) for shape in shapes))
+
+        tokens = fit(checkpointing)
+        if tokens < ENOUGH and not checkpointing:
+            tokens = fit(checkpointing=True)
+            for policy in self.policies.values():
+                checkpoint_layers(policy.model)
         for policy in self.policies.values():
-            policy.pack_tokens = fit
+            policy.pack_tokens = tokens
 
     def ready(self, name: str) -> Engine:
         """The engine of a policy with the policy's weights in it. All ranks of the policy call it together."""

@@ -14,6 +14,7 @@ from model.attention import packed
 from model.fitting import bytes_per_token, fastest_threads, tokens_that_fit
 from model.logprobs import token_logprobs
 from model.packing import pack_samples
+from sampling.team import Team
 from update import update
 
 QWEN = Qwen3Config(
@@ -73,6 +74,20 @@ def test_bytes_by_hand():
     assert tokens_that_fit(free, shape) == 4864  # 5000, rounded down to 256
     assert tokens_that_fit(1e15, shape) == fitting.MOST
     assert tokens_that_fit(0, shape) == fitting.LEAST
+
+
+@pytest.mark.parametrize(("tokens", "checkpointing"), [(5000, False), (3000, True)])
+def test_layers_are_checkpointed_where_packs_would_be_small_without(monkeypatch, tokens, checkpointing):
+    policy = small_policy()
+    shape = policy.model.config
+    free = (
+        tokens * bytes_per_token(shape) + 1_000_000
+    )  # head and tile: under 256 tokens
+    monkeypatch.setattr("sampling.team.free_for_packs", lambda policies: free)
+    team = Team({"p": policy}, {"a": "p"}, {})
+    team.fit_packs(checkpointing=False)
+    assert policy.model.is_gradient_checkpointing == checkpointing
+    assert policy.pack_tokens == tokens_that_fit(free, shape, checkpointing=checkpointing)
 
 
 def test_more_threads_are_taken_where_they_save_a_tenth(monkeypatch):

@@ -12,7 +12,7 @@ from torch import tensor
 from model import attention, fused
 from model.attention import packed
 from model.logprobs import TokenLogProb, token_logprobs
-from model.packing import micro_batches, pack_samples
+from model.packing import cut, micro_batches, pack_samples
 
 
 def ragged_groups(seed=0, prompts=(1, 2, 7, 19, 20), responses=(1, 1, 2, 3, 8, 13)):
@@ -142,6 +142,12 @@ def test_micro_batches_keep_groups_whole_and_the_budget(budget):
         assert sum(map(tokens, batch)) <= budget or len(batch) == 1
     if budget == 10_000:
         assert len(batches) == 1
+
+
+def test_a_group_over_the_budget_is_cut_between_answers():
+    (group,) = ragged_groups(prompts=(10,), responses=(4, 5, 6, 30, 1))
+    assert [[len(sample.response_ids) for sample in part] for part in cut(group, 20)] == [[4, 5], [6], [30], [1]]
+    assert cut(group, 100) == [group]
 
 
 def plain_kernel(q, k, v, calls, causal, scale):

@@ -219,6 +219,14 @@ def test_old_log_probs_are_those_before_the_first_step(packs, objective_calls, d
     assert torch.equal(*objective_calls[0])
 
 
+def test_an_engine_that_computes_the_same_numbers_saves_the_pass_before_the_first_step(packs, objective_calls):
+    policy = small_policy(lr=1e-2)
+    policy.exact_engine = True
+    update(policy, random_batch(groups=6), objective(minibatches=3))
+    for pack, (_, old) in zip(packs[1:], objective_calls[1:], strict=True):
+        torch.testing.assert_close(old, tensor([value for sample in pack for value in sample.logprobs]))
+
+
 def test_an_epoch_uses_every_sample_once_and_keeps_prompts_together(packs):
     samples = random_batch(groups=6)
     trained = [sample for sample in samples if sample.advantage]
