@@ -68,6 +68,17 @@ def test_the_tables_of_the_real_model_are_the_records(name):
         assert [cell for _, cell in shown] == [recorded(label, step) for step, _ in shown]
 
 
+def test_the_tables_of_mathematics_and_code_are_the_records():
+    (table,) = [t for t in tables(page("real_models.md")) if t[0][0].startswith("greedy success on held-out")]
+    runs = {run["label"]: run for run in json.loads(page("real.json"))["runs"]}
+    for label, before, after, steps, problems, candidates in table[1:]:
+        evaluations = runs[label]["evaluations"]
+        assert [f"{row['success']:.2f}" for row in evaluations] == [value for value in (before, after) if "." in value]
+        assert {row["n"] for row in evaluations} == {int(problems)}
+        assert len(runs[label]["metrics"]["samples"]) == int(steps.split()[0])
+        assert f"{sum(runs[label]['metrics']['samples']):,}" == candidates
+
+
 def test_the_steps_against_trl_are_the_records():
     (table,) = [t for t in tables(page("real_models.md")) if t[0][0].startswith("GRPO on GSM8K")]
     rows = json.loads(page("real.json"))["run_vs_trl"]["rows"]

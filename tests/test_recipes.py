@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "reproduce.md").read_text(encoding="utf-8")
 TASKS = ("plan_path", "sokoban", "sudoku", "math", "code")
 BASES = [f"{task}_{size}" for task in TASKS for size in ("1.7b", "8b")]
-ONE_GPU = {"plan_path": 512, "gsm8k": 1024, "mbppplus": 768}  # candidates a step at most
+ONE_GPU = {"plan_path": 320, "gsm8k": 1024, "mbppplus": 768}  # candidates a step at most
 DATA = {  # a training and a held-out problem of each kind
     "math": [{"problem": "What is 1+1?", "answer": "2"}, {"question": "What is 2?", "final_answer": ["2"]}],
     "code": [
