@@ -21,7 +21,6 @@ ANSWER = "This is my answer."
 QUESTION: Turns = (("user", USER),)
 ANSWERED: Turns = (*QUESTION, ("assistant", ANSWER), *QUESTION)  # some templates end a turn only before the next
 WITHOUT_SYSTEM = "{# leaves out the system message on purpose #}"  # a template that says so is believed
-WITHOUT_TEXT = "{# its control tokens have no text #}"  # of the tiny model, in one answer of a thousand
 DATE = "{%- macro strftime_now(format) -%}26 Jul 2024{%- endmacro -%}"  # always the same: Llama's own default
 CUT = "\ufdd0"  # marks a place inside a control token; Unicode promises that no text has this character
 
@@ -112,8 +111,7 @@ def decode(tokenizer: Tokenizer, ids: list[int]) -> str:
     template = str(tokenizer.chat_template)
     ends = {tokenizer.eos_token_id, tokenizer.pad_token_id, _turn_end(tokenizer, template)}
     said = ids[:-1] if ids and ids[-1] in ends else ids
-    silent = WITHOUT_TEXT in template
-    return cast(str, tokenizer.decode(said, skip_special_tokens=silent, clean_up_tokenization_spaces=False))
+    return cast(str, tokenizer.decode(said, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
 
 def stop_ids(model: PreTrainedModel, tokenizer: Tokenizer) -> set[int]:

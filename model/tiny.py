@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, 
 from envs import Env
 from grouping import GroupKey, Sample
 from model.attention import packed
-from model.chat import WITHOUT_SYSTEM, WITHOUT_TEXT, encode
+from model.chat import WITHOUT_SYSTEM, encode
 from model.logprobs import token_logprobs
 from model.packing import micro_batches, pack_samples
 from model.policy import Policy
@@ -30,7 +30,7 @@ WARM_LEVELS = 12  # in one step of the warm start
 
 SPECIAL = ["<|pad|>", "<|unknown|>", "<|user|>", "<|assistant|>", "<|end|>"]
 TEMPLATE = (
-    f"{WITHOUT_SYSTEM}{WITHOUT_TEXT}"
+    f"{WITHOUT_SYSTEM}"
     "{% for m in messages if m.role == 'user' %}<|user|>{{ m.content }}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
