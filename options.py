@@ -90,7 +90,8 @@ class Config(UpdateConfig):
 
     engine: Literal["transformers", "vllm"] = "transformers"  # sampling engine; vllm is the fast one on GPUs
     engine_memory: float = 0.3  # vllm: share of the GPU's memory for its weights and cache
-    gradient_checkpointing: bool = False  # compute activations twice instead of keeping them: less memory
+    # compute activations twice instead of keeping them: less memory (by itself where packs would be small)
+    gradient_checkpointing: bool = False
     fused: bool = False  # compile layers for the update on a GPU: faster, a slow first step
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: cuda if there is one; CUDA_VISIBLE_DEVICES says which GPUs
 
