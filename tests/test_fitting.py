@@ -80,9 +80,7 @@ def test_bytes_by_hand():
 def test_layers_are_checkpointed_where_packs_would_be_small_without(monkeypatch, tokens, checkpointing):
     policy = small_policy()
     shape = policy.model.config
-    free = (
-        tokens * bytes_per_token(shape) + 1_000_000
-    )  # head and tile: under 256 tokens
+    free = tokens * bytes_per_token(shape) + 1_000_000  # head and tile: under 256 tokens
     monkeypatch.setattr("sampling.team.free_for_packs", lambda policies: free)
     team = Team({"p": policy}, {"a": "p"}, {})
     team.fit_packs(checkpointing=False)
