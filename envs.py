@@ -99,6 +99,11 @@ class Env(ABC):
         """An independent twin: stepping one never changes the other."""
         return copy.deepcopy(self)
 
+    def check_agent(self, agent: str) -> None:
+        """ValueError for a name that is none of `agents`."""
+        if agent not in self.agents:
+            raise ValueError(f"unknown agent {agent!r}: this environment has {', '.join(self.agents)}")
+
     def render(self) -> str:
         """The state as plain text for people, "" if there is nothing to draw. No agent sees it."""
         return ""

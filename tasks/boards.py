@@ -208,8 +208,7 @@ class Board(Env):
 
     def _part(self, agent: str) -> tuple[str, bool, bool]:
         """The role of an agent, whether its answer is carried out, and whether it writes programs."""
-        if agent not in self.agents:
-            raise ValueError(f"unknown agent {agent!r}: this environment has {', '.join(self.agents)}")
+        self.check_agent(agent)
         role, decides = agent.rstrip("_0123456789"), agent == self.agents[-1]
         return role, decides, self.tool == "python" and (role == "tool_user" or not decides)
 

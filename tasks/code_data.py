@@ -179,12 +179,12 @@ FORMATS: tuple[tuple[str, tuple[str, ...], Callable[[Row], Problem]], ...] = (  
 
 
 @cache
-def load_problems(source: str, split: str = "train", config: str | None = None) -> tuple[Problem, ...]:
+def load_problems(source: str, config: str | None = None) -> tuple[Problem, ...]:
     """Read a data set once per process. Rows without tests are left out, and a warning says how many.
 
     ValueError, naming source and row, for a row of no known format and for one that its format's reader cannot read.
     """
-    problems, rows = [], read_rows(source, split, config)
+    problems, rows = [], read_rows(source, config)
     for number, row in enumerate(rows, start=1):
         where = f"data {source!r}, row {number}"
         found = [(name, reader) for name, fields, reader in FORMATS if all(field in row for field in fields)]

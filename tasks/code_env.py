@@ -46,7 +46,7 @@ class CodeEnv(Env):
     halved when a program that prints (returns) nothing passes all of the tests, the cheapest way to agree. Without a
     reference nobody knows whether tests are right: a committed program that passes all golden tests stands in for it.
 
-    Options: `data` (file or hub id) with `split` and `config`, or `problems`; `timeout`, see `grade_program`. Seed s is
+    Options: `data` (file or hub id) with `config`, or `problems`; `timeout`, see `grade_program`. Seed s is
     problem order[s % len(problems)] of one fixed permutation.
     """
 
@@ -57,7 +57,6 @@ class CodeEnv(Env):
         workflow: str = "mas",
         data: str | None = None,
         problems: Sequence[Problem] = EXAMPLES,
-        split: str = "train",
         config: str | None = None,
         timeout: float = 0.0,
     ):
@@ -65,7 +64,7 @@ class CodeEnv(Env):
         if workflow not in workflows:
             raise ValueError(f"workflow={workflow!r}: the code task has {' or '.join(workflows)}")
         self.agents = workflows[workflow]
-        self.problems: Sequence[Problem] = problems if data is None else load_problems(data, split, config)
+        self.problems: Sequence[Problem] = problems if data is None else load_problems(data, config)
         self.order = fixed_order(len(self.problems))
         self.timeout = timeout
         self.reset(0)
@@ -88,7 +87,7 @@ class CodeEnv(Env):
         return self.score
 
     def observe(self, agent: str) -> list[Message]:
-        self._check(agent)
+        self.check_agent(agent)
         state = [agent, self.problem.question]
         if self.problem.examples:
             state.append("Examples:\n" + "\n".join(_shown(test, SHOWN_EXAMPLE) for test in self.problem.examples[:3]))
@@ -127,7 +126,7 @@ class CodeEnv(Env):
 
     def step(self, agent: str, text: str) -> Reward:
         """Apply an answer. Raises envs.InfraError, and changes nothing, when the sandbox fails."""
-        self._check(agent)
+        self.check_agent(agent)
         if self.done:
             return Reward(0.0, 0.0, {"format": 0.0})
         return self._step_coder(text) if agent == "coder" else self._step_tester(text)
@@ -171,10 +170,6 @@ class CodeEnv(Env):
             if status != "ok":
                 lines.append(f"Test {_shown(test, SHOWN_TEST)}: {status}, it gave {output!r}")
         self.done, self.report = grade.passed, "\n".join(lines)
-
-    def _check(self, agent: str) -> None:
-        if agent not in self.agents:
-            raise ValueError(f"unknown agent {agent!r}: this environment has {', '.join(self.agents)}")
 
 
 def read_tests(text: str, name: str | None, given: str = "") -> tuple[Test, ...] | None:

@@ -42,9 +42,9 @@ def _object(pairs: list[tuple[str, Any]]) -> Row:
     return row
 
 
-def read_rows(source: str, split: str = "train", config: str | None = None) -> list[Row]:
-    """All rows of a data set as dictionaries, in file order. `split` and `config` matter to hub ids only, which may
-    name their split themselves: "openai/gsm8k:test".
+def read_rows(source: str, config: str | None = None) -> list[Row]:
+    """All rows of a data set as dictionaries, in file order. Hub ids have a configuration, and name their split, which
+    is "train" unless told otherwise: "openai/gsm8k:test".
 
     Raises FileNotFoundError (no such file), ValueError (malformed, naming file and line; empty; not a source at all)
     and ImportError (a hub id without the package `datasets`).
@@ -58,8 +58,8 @@ def read_rows(source: str, split: str = "train", config: str | None = None) -> l
     elif path.exists() or source.count("/") > 1 or not source.strip("./~"):
         raise ValueError(f"data {source!r}: expected a .jsonl file, a .json file or a hub id such as 'openai/gsm8k'")
     else:
-        name, _, own_split = source.partition(":")
-        rows = list(map(dict, hub(source).load_dataset(name, config, split=own_split or split)))
+        name, _, split = source.partition(":")
+        rows = list(map(dict, hub(source).load_dataset(name, config, split=split or "train")))
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"data {source!r}: no rows, or not objects only (a .json file holds one list of them)")
     return rows

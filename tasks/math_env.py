@@ -62,10 +62,10 @@ def read_problem(row: dict[str, Any]) -> Question:
 
 
 @lru_cache(maxsize=8)
-def load_problems(source: str, split: str = "train", config: str | None = None) -> tuple[Question, ...]:
+def load_problems(source: str, config: str | None = None) -> tuple[Question, ...]:
     """The questions of a `.jsonl` or `.json` file or of a hub id, read once a process. Raises as `data.read_rows`."""
     questions = []
-    for number, row in enumerate(datasets.read_rows(source, split=split, config=config), start=1):
+    for number, row in enumerate(datasets.read_rows(source, config), start=1):
         try:
             questions.append(read_problem(row))
         except ValueError as error:
@@ -97,7 +97,7 @@ class MathEnv(Env):
     an answer that can be read, .8 if that is right. InfraError when program or comparison could not run through no
     fault of the agent; the state is then unchanged.
 
-    Options: `data`, a file or hub id (with `split` and `config`), or `problems`, a sequence of `Question` or of rows as
+    Options: `data`, a file or hub id (with `config`), or `problems`, a sequence of `Question` or of rows as
     in a file; `timeout`, seconds for a tool user's program; `reasoners` and `tool_users`, how many of each an ensemble
     has; `calls`, answers a turn of a single agent, of which the last counts. `reset(seed)` starts question number
     `seed % len(problems)` of a fixed permutation, so that consecutive seeds go through the whole set.
@@ -110,7 +110,6 @@ class MathEnv(Env):
         workflow: str = "mas",
         data: str | None = None,
         problems: Sequence[Question | dict[str, Any]] | None = None,
-        split: str = "train",
         config: str | None = None,
         timeout: float = 10.0,
         reasoners: int = 2,
@@ -137,7 +136,7 @@ class MathEnv(Env):
         self.runs_programs = any(agent.startswith("tool_user") for agent in self.agents)
         self.problems: tuple[Question, ...]
         if data is not None:
-            self.problems = load_problems(data, split, config)
+            self.problems = load_problems(data, config)
         else:
             self.problems = tuple(p if isinstance(p, Question) else read_problem(p) for p in problems or ())
         if not self.problems:
@@ -163,7 +162,7 @@ class MathEnv(Env):
         return [self.agents[:-1], self.agents[-1:]] if self.agents[-1] == "judge" else super().stages
 
     def observe(self, agent: str) -> list[Message]:
-        self._check(agent)
+        self.check_agent(agent)
         role = agent.rstrip("_0123456789")
         parts = [self.problem.question]
         if self.previous:
@@ -178,7 +177,7 @@ class MathEnv(Env):
         return [{"role": "system", "content": _ROLES[role]}, {"role": "user", "content": "\n\n".join(parts)}]
 
     def step(self, agent: str, text: str) -> Reward:
-        self._check(agent)
+        self.check_agent(agent)
         if self.done:
             return Reward(0.0, 0.0, {"format": 0.0})
         if agent.startswith("tool_user"):
@@ -233,10 +232,6 @@ class MathEnv(Env):
             first and answer and math_equal(gold=first, answer=answer) and math_equal(gold=answer, answer=first)
             for answer in rest
         )
-
-    def _check(self, agent: str) -> None:
-        if agent not in self.agents:
-            raise ValueError(f"unknown agent {agent!r}: this environment has {', '.join(self.agents)}")
 
 
 def _work(text: str) -> str:

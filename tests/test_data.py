@@ -60,9 +60,9 @@ def test_hub_ids_need_the_optional_package_and_are_read_with_their_config_and_sp
         read_rows("openai/gsm8k")
     fake = types.SimpleNamespace(load_dataset=lambda *args, **kwargs: calls.append((args, kwargs)) or ROWS)
     monkeypatch.setitem(sys.modules, "datasets", fake)
-    assert read_rows("openai/gsm8k", split="test", config="main") == ROWS
-    assert read_rows("openai/gsm8k:test", config="main") == ROWS  # the id may name its split
-    assert calls == [(("openai/gsm8k", "main"), {"split": "test"})] * 2
+    assert read_rows("openai/gsm8k:test", config="main") == ROWS
+    assert read_rows("openai/gsm8k") == ROWS
+    assert calls == [(("openai/gsm8k", "main"), {"split": "test"}), (("openai/gsm8k", None), {"split": "train"})]
 
 
 def test_overlap_names_both_splits_and_the_question():

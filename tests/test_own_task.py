@@ -174,7 +174,7 @@ def test_options_are_read_from_the_signature(folder):
         ("plan_path", "rows=True", "rows=True"),
         ("plan_path", "blocks=1e999", "blocks=inf"),
         ("sudoku", "blanks=x", "blanks='x'"),
-        ("math", "self=1", "math has split=train"),
+        ("math", "self=1", "math has config=None"),
         ("quiz", "max_turns=3", "hint=none weight=1"),
     ],
 )
