@@ -230,13 +230,6 @@ def test_the_estimates_of_memory_time_and_responses_are_those_of_the_script():
     assert math.sqrt(0.25 / int(few)) == pytest.approx(float(larger), abs=5e-3)
 
 
-def test_hours_follow_the_median_step():
-    rows = [{"step_s": seconds} for seconds in (99.0, 99.0, 10.0, 20.0, 30.0)]
-    assert estimate.hours(rows, 180) == pytest.approx(1.0)
-    with pytest.raises(ValueError, match="2 steps"):
-        estimate.hours(rows[:2], 10)
-
-
 def test_the_experiments_are_those_that_were_recorded():
     """Rows of runs.md are rows of experiments.md, whole or by the columns that both have."""
     recorded = tables(read(ROOT / "docs" / "experiments.md"))

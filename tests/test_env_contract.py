@@ -6,11 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_envs import solution
 
 from envs import Reward, make_env
 from tasks import sandbox
-from tasks.boards import Board
 from tools.check import check
 
 MATH = [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(5, 9)]
@@ -18,7 +16,7 @@ CODE = [
     {
         "question": f"Read an integer and print it plus {n}.",
         "tests": [{"input": f"{x}\n", "output": f"{x + n}\n"} for x in (1, 2)],
-        "examples": [{"input": "1\n", "output": "1\n", "accept": [f"{n + 1}\n"]}],  # a wrong one passes
+        "examples": [{"input": "1\n", "output": f"{n + 1}\n"}],
         "solutions": [f"print(int(input()) + {n})"],
     }
     for n in range(3, 7)
@@ -62,19 +60,6 @@ def check_reward(reward):
         assert 0 <= value <= 1 + 1e-12
 
 
-def answer(env, agent):
-    """Boards: what solves them. Else something wrong that the agents agree on."""
-    role = agent.rstrip("_0123456789")
-    if isinstance(env, Board):
-        text = solution(env)
-        return f"```python\nprint({text!r})\n```" if "```python" in env.observe(agent)[0]["content"] else text
-    if role == "tester":
-        return '```json\n[{"input": "1\\n", "output": "1\\n"}]\n```'
-    if role == "coder":
-        return "```python\nprint(input())\n```"
-    return "```python\nprint(5)\n```" if role == "tool_user" else "\\boxed{5}"
-
-
 def test_the_check_finds_no_mistake(make, monkeypatch):
     """Levels, E9 (copies are independent), C11 (nothing happens after the end), progress and rewards."""
     monkeypatch.setattr("tools.check.SECONDS", 1.0)
@@ -82,16 +67,6 @@ def test_the_check_finds_no_mistake(make, monkeypatch):
     if env.runs_programs:
         sandbox.use_bubblewrap()
     assert check(env.copy, "plan_path") == []
-
-
-def test_agreeing_on_something_wrong_is_no_success(make):
-    """E6: math and code end when the agents agree; 5 is no answer here, and the program is not the one asked for."""
-    env = make(seed=8)
-    for agent in env.agents * 5:
-        if not env.done:
-            check_reward(env.step(agent, answer(env, agent)))
-    assert env.done
-    assert env.solved == isinstance(env, Board) == (env.progress == 1)
 
 
 def test_an_unknown_agent_is_an_error(make):

@@ -146,16 +146,6 @@ def test_a_failed_program_is_reported_to_its_author_only(fake):
     assert "tool_user: no answer" in prompt(env, "reasoner")
 
 
-def test_what_others_wrote_is_shortened_to_a_stated_length(fake):
-    fake["run()\n"] = ("ok", "1" * 5_000 + "\n5\n", "")
-    env = MathEnv("mas", problems=ONE).reset(0)
-    env.step("reasoner", "step " * 2_000 + "and so " + RIGHT)
-    env.step("tool_user", "```python\nrun()\n```")
-    seen = prompt(env, "tool_user")
-    assert "and so " + RIGHT in seen
-    assert len(seen) < math_env.WORK_SHOWN + math_env.SHOWN + 1_000
-
-
 def test_single_ends_when_the_answer_is_repeated():
     env = make_env("math", "single", problems=ONE).reset(0)
     for text, done in [(WRONG, False), (RIGHT, False), (NONE, False), (RIGHT, False), (r"\boxed{10/2}", True)]:

@@ -62,15 +62,9 @@ def test_curves_and_facts_are_the_numbers_of_the_files_with_steps_from_1(run):
     assert f"torch {session['versions']['torch']}" in facts["Date"]
 
 
-def test_long_curves_and_many_trees_keep_every_nth_and_the_last(run, monkeypatch):
+def test_long_curves_keep_every_nth_and_the_last():
     (line,) = report.lines([{"step": step, "a/reward": float(step)} for step in range(2500)], ["/reward"])
     assert (line["x"][:3], line["x"][-1], len(line["x"])) == ([0, 3, 6], 2499, 834)
-    (tree, *_) = read(run, "trees.jsonl")
-    for step in range(2, 50):
-        append_row(run / "trees.jsonl", {**tree, "step": step})
-    monkeypatch.setattr(report, "TREE_BYTES", (run / "trees.jsonl").stat().st_size // 6)
-    trees = report.read_run(run).sets["training"]
-    assert [row["step"] for row in trees] == [0, 0, 7, 14, 21, 28, 35, 42, 49]
 
 
 def test_several_runs_share_the_charts_and_the_options_that_differ_are_named(run, capsys):

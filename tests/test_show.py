@@ -4,7 +4,7 @@ import io
 import json
 
 import pytest
-from helpers import ScriptedEngine, Toy, make_sample
+from helpers import ScriptedEngine, make_sample
 from test_trees import Drawn
 
 from distributed.world import World
@@ -143,11 +143,3 @@ def test_a_resumed_run_keeps_what_its_checkpoint_knew_and_notes_every_command(tm
     assert set(first["versions"]) == {"python", "torch", "transformers", "numpy"}
     make_log(run).begin()
     assert not read(run, "boards.jsonl") + read(run, "metrics.jsonl") + read(run, "evaluations.jsonl")
-
-
-def test_a_run_without_trees_still_shows_an_example(tmp_path, capsys):
-    log = make_log(tmp_path, trees=0, level=Toy)
-    one_step(log, 0, lambda request, k: "152"[k])
-    log.evaluation(2, evaluation())
-    assert "--- example, step 1, environment 1 ---" in capsys.readouterr().out
-    assert {path.name for path in tmp_path.iterdir()} == {"metrics.jsonl", "timing.jsonl", "evaluations.jsonl"}

@@ -22,16 +22,6 @@ class Slow(Drawn):
     slow_scoring = True
 
 
-class Moody(Drawn):
-    """Its second life is worth something else than its first."""
-
-    lives = 0
-
-    def step(self, agent, text):
-        type(self).lives += 1
-        return super().step(agent, str(type(self).lives % 9))
-
-
 def record(envs, script, sample=rollout_tree, limit=1, turns=2, level=None):
     engine = ScriptedEngine(script)
     result = sample(envs, engine, encode=engine.encode, decode=engine.decode, num_candidates=3, max_turns=turns)
@@ -139,11 +129,9 @@ def test_the_board_before_a_stage_and_after_each_candidate():
         (Drawn, ("infra", "4", "6"),
          [("empty", [None, "ann:4", "ann:6"]), ("ann:6", [None, "ann:6|bob:4", "ann:6|bob:6"])]),
         (Slow, "152", [("empty", [None, "ann:5", None]), ("ann:5", [None, "ann:5|bob:5", None])]),  # what is committed
-        (Moody, "152", [("empty", [None] * 3), (None, [None] * 3)]),  # the board would be another one
     ],
 )  # fmt: skip
 def test_boards_are_shown_where_they_are_known(level, script, shown):
-    Moody.lives = 0
     (row,) = record([level()], lambda request, k: script[k], turns=1, level=lambda env: level())
     assert boards(row) == shown
 
