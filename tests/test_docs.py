@@ -330,14 +330,3 @@ def test_the_update_on_gpus_is_what_was_recorded(measured):
     ]  # fmt: skip
     assert len(table) == 10
     assert all(row in recorded for row in table[1:])
-
-
-# ------------------------------------------------------------------------------------------------------------ features
-
-
-def test_the_sources_of_the_feature_table_are_listed():
-    page, sources = read(ROOT / "docs" / "features.md").split("\n## Sources")
-    cited = re.findall(r"<sup>(\w\d)</sup>", page)
-    listed = re.findall(r"^\| (\w\d) \|", sources, re.M)
-    assert set(cited) == set(listed)
-    assert len(set(listed)) == len(listed)

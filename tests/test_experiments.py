@@ -26,7 +26,7 @@ from prepare import levels_of
 from studies import rows
 from studies.ablations import METHODS, agent_key, prompt_key, rollout_parallel, turn_key
 from studies.results import collect, holm, numbers, run_folder, shown, t_test, table
-from studies.rows import CHAINS, CLAIMS, NEAR, ROLES, SINGLE, TABLES, Method
+from studies.rows import CHAINS, CLAIMS, ROLES, SINGLE, TABLES, Method
 
 ROWS = [row for part in TABLES.values() for row in part]
 DOCS = Path(rows.__file__).parents[1] / "docs"
@@ -60,18 +60,15 @@ def command(monkeypatch):
 
 
 def test_every_training_samples_at_most_the_same_number_of_candidates_a_step(plan):
-    """48 environments x 2 agents x 4 turns x 8 candidates = 3072; the others by hand."""
-    envs = {"": 48, CHAINS: 48, SINGLE: 96, f"{SINGLE} {CHAINS} --max-turns 1": 384, "--num-candidates 2": 192,
-            "--max-turns 1": 192, f"{SINGLE} {NEAR}": 96}  # fmt: skip
+    """48 environments x 2 agents x 4 turns x 8 candidates = 3072."""
     steps = {f"{SINGLE} {CHAINS} --steps 67%": 40, f"{CHAINS} --steps 56%": 34}
     trainings = list(dict.fromkeys(name for row in ROWS for name in row.trainings))
-    assert {*envs, *steps} <= {*trainings}
+    assert {*steps} <= {*trainings}
     for name in trainings:
         folder = run_folder(plan.folder, name, 1)
         config = parse(plan.runs[folder])
         agents = len(levels_of(config).training_env.agents)
         assert config.envs_per_step * agents * config.max_turns * config.num_candidates == 3072, name
-        assert config.envs_per_step == envs.get(name, config.envs_per_step)
         assert (config.device, config.steps, config.seed) == ("cpu", steps.get(name, 60), 1)
         assert config.output_dir == str(folder)
         assert plan.runs[folder].count("--steps") == 1
@@ -102,7 +99,6 @@ def test_quick_has_the_methods_and_options_go_to_all_trainings():
     ("argv", "names"),
     [
         ("--tables mine", "invalid choice: 'mine'"),
-        ("--stepps 3", "--stepps"),
         ("--task plan_pat", "plan_path"),
         ("--page nowhere.json", "nowhere.json"),
     ],
@@ -351,7 +347,6 @@ def test_a_frozen_policy_keeps_every_bit_and_the_other_one_moves(tmp_path):
     ("options", "names"),
     [
         ("--frozen boss", "--frozen boss"),
-        ("--frozen shared", "--frozen shared"),
         ("--sampling tree --grouping prompt", "--sampling tree --grouping prompt"),
         ("--sampling chains --grouping agent_turn", "--sampling chains --grouping agent_turn"),
         ("--sampling parallel --grouping prompt --reward outcome", "--reward outcome"),

@@ -55,11 +55,8 @@ def test_curves_and_facts_are_the_numbers_of_the_files_with_steps_from_1(run):
     assert charts["Turns"] == {"turns": {"x": [1, 2], "y": [2, 2]}}
     assert set(charts["Seconds a step"]) == {"step_s", "sample_s", "update_s"}
     facts = dict(data["facts"])
-    session = json.loads((run / "run.json").read_text(encoding="utf-8"))["sessions"][0]
     assert facts["Training"] == "3 of 2 steps, 2 environments each"
     assert facts["Held-out success"] == "0.000 → 1.000 (n = 6, se 0.000)"
-    assert facts["Command"] == session["command"]
-    assert f"torch {session['versions']['torch']}" in facts["Date"]
 
 
 def test_long_curves_keep_every_nth_and_the_last():
@@ -253,25 +250,6 @@ def test_a_stage_shows_prompt_boards_candidates_and_what_comes_next(run, ask):
     assert float(advantages[candidates.index(best)]) > 0
     assert boards == [[ann, f"{ann}|bob:{text}"] for text in (best, candidates[1])]
     assert held_out == "Held-out after 0, environment 1: out of turns. annturn 1"
-
-
-@pytest.mark.slow
-def test_a_board_is_drawn_with_the_proposed_and_the_taken_way(run, ask):
-    plans = {"tool_user": ["[R]", "[D]", "nothing"], "planner": ["[U]", "[D, R, R, U]", "[R]"]}
-    level = PlanPath.from_text("S.G\n...")
-    script = (lambda request, k: f"#### {plans[request.agent][k]}",)
-    (row,) = record([level.copy()], *script, turns=1, level=lambda env: level)
-    (run / "trees.jsonl").write_text(json.dumps(row) + "\n")
-    answer = ask(page_of(run), """
-        const ways = () => [...document.querySelectorAll("polyline")].map((line) =>
-          [line.getAttribute("class"), line.getAttribute("points").split(" ").length]);
-        answer = [ways()]; press("ArrowRight"); answer.push(ways(), text("figcaption").slice(0, 2));
-    """)  # fmt: skip
-    assert answer == [
-        [["way proposed", 2]],
-        [["way proposed", 2], ["way taken", 5]],
-        ["before, and candidate 2; dashed: what was proposed", "after candidate 2"],
-    ]
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from grouping import assign_advantages, group_samples
 from options import Config
 from records import console
 from records.log import LEVELS, Log
-from records.metrics import alarms, groups_per_turn, rollout_metrics, step_line
+from records.metrics import alarms, groups_per_turn, rollout_metrics
 from rollout import Episode, Rollout, evaluate, rollout_tree
 
 # -------------------------------------------------------------------------------------------------------------- metrics
@@ -48,13 +48,6 @@ def test_what_looks_broken_is_said(values, words):
     found = alarms({"groups/dead_share": 0.0, "solved": 0.0, **values}, ["p", "q"])
     assert len(found) == bool(words)
     assert words in "".join(found)
-
-
-def test_a_step_line_says_whose_success_it_is_counts_from_1_and_rounds_half_up():
-    row = {"step": 0, "solved": 0.125, "groups/dead_share": 0.04, "turns": 3.25, "a/reward": 0.5, "b/reward": 0.145}
-    line = step_line(row | {"p/entropy": 0.57}, 200, ("a", "b"), ["p", "q"], 1.44, "best of 8 solved")
-    assert line == "step 1/200 best of 8 solved 0.13 reward 0.50/0.15 signal 96% entropy 0.57/- 1.4s"
-    assert len(line) <= 80, "what does not fit (turns) is left out"
 
 
 # -------------------------------------------------------------------------------------------------------------- console
