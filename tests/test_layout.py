@@ -177,13 +177,8 @@ def test_a_tenth_of_the_code_is_explained():
         with open(path, "rb") as file:
             tokens = list(tokenize.tokenize(file.readline))
         alone = {token.start[0] for token in tokens if token.type == tokenize.COMMENT}
-        blank = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENCODING)
-        written = {
-            row
-            for token in tokens
-            if token.type not in (*blank, tokenize.ENDMARKER)
-            for row in range(token.start[0], token.end[0] + 1)
-        }
+        words = [token for token in tokens[1:] if token.string.strip() and token.type != tokenize.COMMENT]
+        written = {row for token in words for row in range(token.start[0], token.end[0] + 1)}
         texts = {
             row
             for node in ast.walk(tree(path))
