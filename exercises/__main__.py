@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from records import console as console  # from here on Ctrl-C is quiet
+
 NAMES = [path.stem for path in sorted(Path(__file__).parent.glob("e[1-9]_*.py"))]
 
 

@@ -373,6 +373,7 @@ runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
         ("import", "prepare", "experiments.py"),
         ("open", "newsroom", "tools.check examples/newsroom.py:Newsroom"),
         ("open", "plan_path", "tools.play plan_path"),
+        ("import", "torch", "exercises --solved"),
         ("open", "rows.jsonl", "tools.fetch mbpp --from {}/rows.jsonl --to {}/y"),
     ],
 )
