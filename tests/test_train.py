@@ -117,6 +117,7 @@ def test_a_run_changes_the_weights_and_writes_a_row_a_step(three_steps):
     row = read_rows(three_steps / "metrics.jsonl")[0]
     assert {"solved", "groups/dead_share", "groups/per_turn", "tool_user/reward", "planner/reward"} <= row.keys()
     assert row["shared/logprob_gap"] < 1e-3  # the engine samples from the weights that are trained
+    assert sum(row["groups/per_turn"]) * 4 == row["samples"]  # a group is the K answers to one prompt, and no others
     assert sum(row["groups/per_turn"]) == row["groups/trained"] + row["groups/constant"] + row["groups/singleton"]
 
 
