@@ -3,6 +3,7 @@
 Addresses on the web are not opened: tests need no network.
 """
 
+import argparse
 import ast
 import doctest
 import json
@@ -20,8 +21,12 @@ import numpy as np
 import pytest
 from helpers import tables
 
+import evaluate
+import exercises.__main__ as exercises
+from benchmarks import break_it
 from distributed.world import place
 from options import Config, parse, policy_map
+from options import read as read_options
 from prepare import levels_of
 from records import metrics
 from tools import fetch, play
@@ -67,7 +72,8 @@ def options():
     """All options of the commands."""
     commands = [import_module(path.stem).main for path in ROOT.glob("*.py") if "\ndef main(" in read(path)]
     others = {f"--{name}" for name in OTHERS.split()}
-    return others.union(*map(help_of, [*commands, play.main, estimate.main, fetch.main]))
+    more = [play.main, estimate.main, fetch.main, exercises.main, break_it.main]
+    return others.union(*map(help_of, [*commands, *more]))
 
 
 # ----------------------------------------------------------------------------------------------------------- the tour
@@ -167,14 +173,41 @@ def words(arguments):
 
 
 def commands(page):
-    """(script, ranks, words) of every line of code that starts a script of ours, on `ranks` processes."""
+    """(script, ranks, words) of every line of code that starts a script of ours, on `ranks` processes; and of code in
+    the text, unless capitals stand there for something.
+    """
     start = re.compile(
-        r"\s*(?:\$ )?(?:[A-Z_]+=\S+ )*(?:torchrun --nproc-per-node (\d+)|python3?) ([\w/]+\.py)(?: (.*))?$"
+        r"\s*(?:\$ )?(?:[A-Z_]+=\S+ )*(?:torchrun --nproc-per-node (\d+)|python3?(?: -m)?) ([\w/.]+)(?: (.*))?$"
     )
-    for _, code in FENCE.findall(read(page)):
-        for line in code.replace("\\\n", " ").splitlines():
-            if found := start.match(line):
-                yield found[2], int(found[1] or 1), words(found[3] or "")
+    code = [line for _, block in FENCE.findall(read(page)) for line in block.replace("\\\n", " ").splitlines()]
+    if page.name != "changes.md":  # it names what is gone
+        found = re.findall(r"(?<!`)`(python3? [^`]+)`", read(page))
+        code += [line for line in found if not re.search(r"\b[A-Z]+\b", line)]
+    for line in " && ".join(code).split(" && "):
+        if (match := start.match(line)) and match[2] not in ("pytest", "pip", "venv"):
+            name = match[2].removesuffix(".py").replace(".", "/")
+            name = f"{name}/__main__" if (ROOT / name).is_dir() else name
+            yield f"{name}.py", int(match[1] or 1), words(match[3] or "")
+
+
+class TakenError(Exception):
+    """The parser of a command takes its words, and the command goes no further."""
+
+
+def check_words(script, argv, patch):
+    """SystemExit or ValueError unless the parser of this command takes these words."""
+    if script == "evaluate.py":
+        read_options(evaluate.Options, argv, evaluate.Options())
+    elif "parse_args(" in read(ROOT / script):
+        take = argparse.ArgumentParser.parse_args
+
+        def stop(self, args=None, namespace=None):
+            raise TakenError(take(self, args, namespace))
+
+        patch.setattr(argparse.ArgumentParser, "parse_args", stop)
+        patch.setattr("sys.argv", [script, *argv])
+        with pytest.raises(TakenError):
+            import_module(script.removesuffix(".py").replace("/", ".")).main()
 
 
 def check_training(argv, ranks):
@@ -200,6 +233,9 @@ def test_commands_parse(page, options, monkeypatch):
         assert {word for word in argv if word.startswith("--")} <= options, argv
         if script == "train.py" and "--help" not in argv:
             check_training(argv, ranks)
+        elif script != "train.py":
+            with monkeypatch.context() as patch:
+                check_words(script, argv, patch)
 
 
 @each_page

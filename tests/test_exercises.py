@@ -1,9 +1,12 @@
 """The exercises: what they say of stubs, of right and of wrong solutions."""
 
 import importlib
+import json
+import re
 from pathlib import Path
 
 import pytest
+from helpers import tables
 
 from benchmarks.break_it import CHANGES, broken
 from exercises.__main__ import main, same
@@ -48,6 +51,21 @@ def test_the_places_that_break_it_changes_are_still_there(tmp_path):
         text = (broken(number, tmp_path / str(number)) / file).read_text(encoding="utf-8")
         assert (text == (ROOT.parent / file).read_text(encoding="utf-8")) is not bool(pairs), name
         compile(text, file, "exec")
+
+
+def test_the_page_of_what_breaks_it_has_the_numbers_that_were_recorded():
+    page = (ROOT.parent / "docs" / "exercises.md").read_text(encoding="utf-8")
+    names, shown = [table[1:] for table in tables(page) if table[0][0] == "N"]
+    assert names == [[str(number), name] for number, (name, *_) in enumerate(CHANGES)]
+    record = (ROOT.parent / "docs" / "break_it.json").read_text(encoding="utf-8")
+    runs = json.loads(record)["runs"]
+    for one, (number, first, second, machine, *_) in zip(runs, shown, strict=True):
+        success = {seed: float(cell) for seed, cell in (("0", first), ("1", second)) if cell}
+        assert (one["number"], one["success"], one["machine"]) == (int(number), success, machine)
+    assert {float(n) for n in re.findall(r"0\.\d\d\b", page)} <= {float(n) for n in re.findall(r"0\.\d+", record)}
+    for line in json.loads(record)["lines"]:  # what the script printed
+        number, seed, success = re.match(r"(\d) .*, seed (\d): held-out 0\.005 -> (\S+);", line).groups()
+        assert any(str(one["number"]) == number and one["success"].get(seed) == float(success) for one in runs)
 
 
 def test_the_product_solves_them(capsys):
