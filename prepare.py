@@ -78,20 +78,14 @@ class Run:
         """Held-out success after `step` steps, logged."""
         result = held_out(self.config, self.team, self.levels, self.pool)
         self.log.evaluation(step, result)
-        self.write_cards(step)
+        write_cards(self.log.run, step, self.config, self.team, self.levels)
         return result
 
     def save(self, step: int) -> None:
         """A checkpoint after `step` steps."""
         save_checkpoint(self.log.run, step, self.team.policies, self.config.keep, self.team.world)
         self.done = step
-        self.write_cards(step)
-
-    def write_cards(self, step: int) -> None:
-        """The model cards of the checkpoint of this step, where there is one."""
-        folder, world = self.log.run / "checkpoints" / f"step-{step:06d}", self.team.world
-        if world.main and folder.is_dir():
-            write_cards(folder, self.config, self.team.policy_of, self.levels, world.size)
+        write_cards(self.log.run, step, self.config, self.team, self.levels)
 
     def write_config(self) -> None:
         if self.team.world.main:
