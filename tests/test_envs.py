@@ -19,7 +19,6 @@ from tasks.boards import parse_answer
 from tasks.plan_path import PlanPath
 from tasks.sokoban import Sokoban
 from tasks.sudoku import Sudoku
-from tasks.walk import with_arrows
 
 STEPS = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 BOARDS = ["plan_path", "sokoban", "sudoku"]
@@ -141,12 +140,11 @@ def solution(env):
 @pytest.mark.parametrize(
     ("task", "options", "levels", "different", "shortest"),
     [
-        ("plan_path", {}, 1000, 1000, 5),
-        ("sokoban", {}, 1000, 980, 3),  # a 4x4 inside leaves room for chance repeats
-        ("sudoku", {}, 1000, 990, 16),
+        ("plan_path", {}, 400, 400, 5),
+        ("sokoban", {}, 400, 396, 3),  # a 4x4 inside leaves room for chance repeats
+        ("sudoku", {}, 400, 399, 16),
         ("plan_path", {"rows": 3, "cols": 5, "blocks": 0.0}, 10, 8, 1),
         ("sokoban", {"rows": 5, "cols": 9, "boxes": 2}, 10, 10, 4),
-        ("sudoku", {"size": 6}, 10, 10, 36),
         ("sudoku", {"size": 9}, 10, 10, 81),
         ("sudoku", {"size": 4, "blanks": 10}, 10, 10, 16),
     ],
@@ -241,7 +239,7 @@ def test_noisy_answers_for_a_warm_start(task):
 def test_noisy_programs_for_a_warm_start():
     """Good plans are better than random ones, one program in five does not run; the planner answers with a line."""
     rng, rewards = np.random.default_rng(0), []
-    for seed in range(60):
+    for seed in range(40):
         env: Any = make_env("plan_path", tool="python").reset(seed=seed)
         rewards.append(env.step("tool_user", env.noisy_answer(rng, 1.0 if seed < 20 else 0.0)))
         assert rewards[-1].info["format"] == env.step("planner", env.noisy_answer(rng, 0.5)).info["format"] == 1
@@ -269,29 +267,22 @@ NORVIG = ".....5.8....6.1.43..........1.5........1.6...3.......553.....61.......
 REFUSED = [  # (what is made, its options or its text, what is said)
     ("chess", {}, r"unknown task 'chess'.*sokoban"),
     ("sudoku", {"workflow": "duo"}, "workflow='duo': choose mas or single or tool"),
-    ("sokoban", {"wings": 2}, "wings"),
     ("sokoban", {"tool": "abacus"}, "tool='abacus': choose direct or python"),
-    ("sokoban", {"calls": 2}, "calls=2: choose 1 to 1"),
     ("sokoban", {"workflow": "single", "calls": 3}, "calls=3: choose 1 to 2"),
     ("plan_path", {"planner_sees": "all"}, "planner_sees='all': choose board or near"),
     ("plan_path", {"blocks": float("nan")}, "blocks=nan: choose 0.0 to 0.6"),
-    ("plan_path", {"rows": 3.0}, "rows=3.0: choose 1 to 1000"),
     ("sokoban", {"max_moves": 201}, "max_moves=201: choose 1 to 200"),
     ("sudoku", {"size": 5}, "size=5: choose 4 or 6 or 9"),
     ("sudoku", {"blanks": 11}, "blanks=11: choose 1 to 10"),
     ("plan_path", {"rows": 1, "cols": 200, "blocks": 0.6}, "rows=1, cols=200, blocks=0.6: found no level"),
-    ("plan_path", {"rows": 100, "cols": 100, "blocks": 0.6}, "rows=100, cols=100, blocks=0.6: found no level"),
-    ("plan_path", {"rows": 1, "cols": 1}, "found no level"),
     ("sokoban", {"rows": 3, "cols": 40, "boxes": 8}, "rows=3, cols=40, boxes=8: found no level"),
     *((PlanPath.from_text, text, "Plan-Path level") for text in ("", "SG\n.", "SSG", "S..", "S.X.G")),
     (PlanPath.from_text, "S.\n##\n.G", "the goal cannot be reached"),
     (Sokoban.from_text, "", "0 players"),
     (Sokoban.from_text, "#####\n#@ .#\n#####", "0 boxes"),
     (Sokoban.from_text, "######\n#@$..#\n######", "1 boxes, 2 goals"),
-    (Sokoban.from_text, "######\n#@x$.#\n######", "expected"),
     (Sokoban.from_text, "######\n#$@ .#\n######", "cannot be solved"),
     (Sudoku.from_rows, [], "size=0"),
-    (Sudoku.from_rows, ["1...", "...", "....", "...."], "4 rows of 4 numbers"),
     (Sudoku.from_rows, ["1...", "....", "....", "...5"], "4 rows of 4 numbers"),
     (Sudoku.from_rows, ["1..1", "....", "....", "...."], r"repeat a number at \[\(0, 0\), \(0, 3\)\]"),
     (Sudoku.from_rows, ["12..", "..3.", "...4", "...."], "no solution"),
@@ -351,18 +342,15 @@ REWARDS = {  # answer: team reward, local reward, what the planner sees then
         (grid("1234/3412/2143/4321"), 1.0, 1.0, "1 2 3 4\n3 4 1 2\n2 1 4 3\n4 3 2 1"),
         (grid("1234/3412/2143/4021"), 0.0, 0.2 + 0.8 * 2 / 3, "1 2 3 4\n3 4 1 2\n2 1 4 3\n4 0 2 1"),
         (grid("1200/3412/2143/4021"), 0.0, 0.1, "changed a clue"),  # not used
-        (grid("1030/3412/2143/4021"), 0.0, 0.1, "as in the puzzle"),
         (grid("1030/3412/2143/4321"), 0.0, 0.2 + 0.8 / 3, "1 0 3 0\n3 4 1 2\n2 1 4 3\n4 3 2 1"),
         # 4 and 2 repeat in their columns, 3 stays: one right, two wrong
         (grid("1432/3412/2143/4321"), 0.0, 0.1, "1 0 3 0\n3 4 1 2\n2 1 4 3\n4 3 2 1"),
         (grid("1231/3412/2143/4321"), 0.0, 0.1 + 0.8 / 3, "1 2 3 0\n"),  # 1 repeats: two right, one wrong
-        (grid("1111/1111/1111/1111"), 0.0, 0.1, "as in the puzzle"),
         (grid("1234/2341/3412/4123"), 0.0, 0.1, "as in the puzzle"),  # a fine grid of another puzzle
         # C12: nothing is rounded, converted or read as a set
         ("#### [[1, 2, 3, 4]]", 0.0, 0.1, "not 4 rows of 4 numbers"),
         ("#### [[1.0, 2, 3, 4], [3, 4, 1, 2], [2, 1, 4, 3], [4, 3, 2, 1]]", 0.0, 0.1, "as in the puzzle"),
         ("#### [[true, 2, 3, 4], [3, 4, 1, 2], [2, 1, 4, 3], [4, 3, 2, 1]]", 0.0, 0.1, "as in the puzzle"),
-        ("#### [[1, 2, 3, 4], [3, 4, 1, 2], [2, 1, 4, 3], [4, 3, 2, 1], []]", 0.0, 0.1, "as in the puzzle"),
         ("#### [[1, 2, 3, -4], [3, 4, 1, 2], [2, 1, 4, 3], [4, 3, 2, 1]]", 0.0, 0.1, "as in the puzzle"),
     ],
 }
@@ -443,7 +431,6 @@ RULES = [  # (level, options, answer, is it legal, what is seen then)
         for word in ("push up", "true", "UR")
     ),
     ("S...G\n.....\n.....", {}, "[R, R, R, R, D, D]", True, "at (0,4)"),  # (row, column); after the goal nothing moves
-    ("S.....G", {"max_moves": 2}, "[R, R, R, R]", False, "at (0,2)"),
     ("@  $ .", {"max_moves": 2}, "[R, R, R, R]", False, "at (0,2)"),
     ("S" + "." * 249 + "G", {}, str(["R"] * 250), True, "at (0,200)"),  # no more are read
     (FREE, {}, "[R]", False, "#@$$..#"),  # one box at a time
@@ -460,33 +447,9 @@ def test_rules(text, options, answer, legal, seen):
     assert seen in prompt(env)
 
 
-def test_deadlocks_are_known():
-    """Against a search that plays single moves from many positions of some levels."""
-    for seed in range(3):
-        env = Sokoban(boxes=2).reset(seed=seed)
-        floor, goals, _, _ = read_sokoban(env)
-        rng = np.random.default_rng(seed)
-        cells = sorted(floor)
-        for _ in range(60):
-            *boxes, player = (cells[i] for i in rng.choice(len(cells), 3, replace=False))
-            moves = solve_sokoban(None, (floor, goals, frozenset(boxes), player))
-            pushes = env._pushes(env._mask(boxes), env._mask([player]))
-            assert (moves is None) == (pushes is None)
-            assert moves is None or pushes <= len(moves)
-
-
 def test_sudoku_rows_are_read_in_two_spellings():
     assert prompt(Sudoku.from_rows(["1 0 3 0", *UNIQUE[1:]])) == prompt(Sudoku.from_rows(UNIQUE))
     assert Sudoku.from_rows([[int(char) for char in row.replace(".", "0")] for row in UNIQUE]).picture() == UNIQUE
-
-
-def test_the_way_of_an_answer_is_drawn_with_arrows():
-    """That of a proposal too, which moves nobody."""
-    env = Sokoban.from_text(LEVEL)
-    start = env.picture()
-    for agent in env.agents:
-        env.step(agent, plan("DRRRULLR"))
-        assert with_arrows(start, env.way).replace(" ", "") == "######\n#+<<^#\n#v>>>#\n######"
 
 
 # -------------------------------------------------------------------------------------------------------- the two roles

@@ -135,25 +135,25 @@ CODE: list[dict] = [
     for n in range(4)
 ]
 CASES = [
-    *((task, workflow) for task in ("plan_path", "sokoban", "sudoku") for workflow in ("mas", "single")),
-    ("plan_path", "tool"), ("math", "mas"), ("math", "single"), ("math", "ensemble"), ("code", "mas"),
-    ("code", "single"),
-]  # fmt: skip
+    *((task, workflow, "") for task in ("plan_path", "sokoban", "sudoku") for workflow in ("mas", "single")),
+    *((task, "mas", "python") for task in ("plan_path", "sokoban", "sudoku")),
+    *(("math", workflow, "") for workflow in ("mas", "single", "ensemble")),
+    ("plan_path", "tool", "python"),
+    ("code", "mas", ""),
+    ("code", "single", ""),
+]
 
 
-@pytest.mark.parametrize("tool", ["direct", "python"])
-@pytest.mark.parametrize(("task", "workflow"), CASES)
+@pytest.mark.parametrize(("task", "workflow", "tool"), CASES)
 def test_one_step_of_one_turn(tmp_path, capsys, task, workflow, tool):
     """Through the command. Two environments, two candidates of every agent: all are sampled and scored."""
     options = ["--task", task, "--workflow", workflow, "--output-dir", str(tmp_path / "run"), "--device", "cpu"]
     if problems := {"math": MATH, "code": CODE}.get(task):
-        if tool == "python":
-            return
         for option, part in (("--data", problems[:2]), ("--eval-data", problems[2:])):
             path = tmp_path / f"{option.strip('-')}.jsonl"
             path.write_text("".join(json.dumps(row) + "\n" for row in part))
             options += [option, str(path)]
-    else:
+    elif tool:
         options += ["--env-options", f"tool={tool}"]
     small = "--steps 1 --envs-per-step 2 --num-candidates 2 --max-turns 1 --max-response-tokens 8 --warm-start 1"
     train.main([*small.split(), "--eval-envs", "2", *options])

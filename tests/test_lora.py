@@ -137,18 +137,7 @@ def test_gradients_are_those_of_the_merged_model():
     assert_gradients_close(found, wanted, 1e-4)
 
 
-@pytest.mark.parametrize("name", ["keys", "default", "lora_A"])
-def test_a_policy_may_have_any_name(name):
-    model = small_model()
-    for policy in (name, "z"):
-        lora.add_adapter(model, policy, 2, 0)
-    policy = make_policy(name, model, tiny.build_tokenizer(), 1e-2)
-    update(policy, batch(), objective())
-    assert policy.shapes.keys() == dict(small_model().named_parameters()).keys() == whole(policy).keys()
-
-
-@pytest.mark.parametrize("size", [1, 2, 3])
-@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize(("size", "checkpointing"), [(1, False), (2, True), (3, False)])
 def test_ranks_move_adapters_as_one_process_does(size, checkpointing):
     alone = pair()
 
@@ -251,7 +240,8 @@ def test_a_run_is_evaluated_moved_and_merged(run, tmp_path, capsys):
 
 def test_adapters_and_whole_models_play_and_train_on(run, tmp_path, capsys):
     """From adapters to whole weights and back: a part is merged, and what is below new adapters is in the new run."""
-    argv = [*RUN[:8], "--steps", "1", "--device", "cpu", "--model", f"tool_user={run}@1", f"planner={run}"]
+    argv = [*RUN[:8], "--steps", "1", "--max-response-tokens", "8", "--device", "cpu"]
+    argv += ["--model", f"tool_user={run}@1", f"planner={run}"]
     train.main([*argv, "--output-dir", str(tmp_path / "full")])
     assert (latest_checkpoint(tmp_path / "full") / "planner" / "model.safetensors").is_file()
     argv[-2] = f"tool_user={tmp_path / 'full'}"
@@ -259,7 +249,7 @@ def test_adapters_and_whole_models_play_and_train_on(run, tmp_path, capsys):
     assert sorted(path.name for path in (tmp_path / "again" / "bases").iterdir()) == sorted(ROLES)
     shutil.copytree(latest_checkpoint(tmp_path / "again") / "planner", tmp_path / "adapter")  # outside of any run
     argv[argv.index("--model") + 1 :] = [str(tmp_path / "adapter"), "--policies", "per_role", *RUN[12:18]]
-    train.main([*argv, *LORA, "--output-dir", str(tmp_path / "adapted"), "--max-response-tokens", "8"])
+    train.main([*argv, *LORA, "--output-dir", str(tmp_path / "adapted")])
     assert [path.name for path in (tmp_path / "adapted" / "bases").iterdir()] == ["tool_user"]
     assert "(n=3, se " in lines(capsys, tmp_path / "adapted", "--envs", 3)[-1]
     shutil.rmtree(tmp_path / "full")
@@ -311,22 +301,14 @@ REFUSED = [  # (fields of the configuration, change of the weights, words of the
     ({"base_model_name_or_path": None}, None, "base_model_name_or_path is missing"),
     ({"revision": "v2"}, None, "revision is 'v2'"),
     ({"use_dora": True}, None, "use_dora"),
-    ({"use_rslora": True}, None, "use_rslora"),
-    ({"bias": "all"}, None, "bias is 'all'"),
     ({"peft_type": "IA3"}, None, "peft_type is 'IA3'"),
     ({"modules_to_save": ["embed_tokens"]}, None, "modules_to_save"),
     ({"layer_replication": [[0, 2], [1, 2]]}, None, "layer_replication"),
     ({"alora_invocation_tokens": [1]}, None, "alora_invocation_tokens"),
     ({"init_lora_weights": "pissa_niter_4"}, None, "init_lora_weights is 'pissa_niter_4'"),
-    ({"rank_pattern": {"q_proj": 1}}, None, "rank_pattern"),
-    ({"layers_to_transform": [0]}, None, "layers_to_transform"),
     ({"something_new": 3}, None, "something_new is 3"),
     ({"lora_alpha": float("nan")}, None, "lora_alpha is nan"),
-    ({"lora_alpha": 1e300}, None, "lora_alpha"),
-    ({"lora_alpha": "8"}, None, "lora_alpha"),
     ({"r": 4}, None, "as r says"),
-    ({"r": True}, None, "r is True"),
-    ({"r": 0}, None, "r is 0"),
     ({"target_modules": "all-linear"}, None, "target_modules is 'all-linear'"),
     ({"target_modules": ["q_proj"]}, None, "down_proj.lora_A.weight in it"),
     ({"target_modules": ["q_proj", "down_proj", "up_proj"]}, None, "up_proj.lora_A"),
@@ -358,7 +340,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(name=st.sampled_from([*peft.LoraConfig().to_dict(), "unknown"]), value=VALUES)
 def test_any_field_is_refused_or_computes_what_peft_does(elsewhere, name, value):
     with tempfile.TemporaryDirectory() as parent, warnings.catch_warnings():

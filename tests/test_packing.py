@@ -86,20 +86,11 @@ def test_a_pack_worked_out_by_hand():
     segments = pack.layout  # 10 11 | 12 | 1 2 | 5; the answer of one token has no inputs
     assert segments.start.tolist() == [0, 2, 3, 5]
     assert segments.length.tolist() == [2, 1, 2, 1]
-    assert [(a, n) for a, n in zip(segments.prefix.tolist(), segments.prefix_length.tolist(), strict=True) if n] == [
-        (0, 2),
-        (2, 1),
-    ]
-    flash = pack.layout.flash
-    assert [part.tolist() for part in (flash.itself, flash.queries, flash.keys)] == [
-        [0, 2, 3, 5, 6],
-        [0, 2, 3],
-        [0, 2, 3],
-    ]
-    assert flash.sizes == [2, 2, 2, 3]
+    prefixes = zip(segments.prefix.tolist(), segments.prefix_length.tolist(), strict=True)
+    assert [(start, length) for start, length in prefixes if length] == [(0, 2), (2, 1)]
 
 
-@pytest.mark.parametrize("tile", [1, 7, 2048])
+@pytest.mark.parametrize("tile", [1, 7])
 def test_tiles_change_nothing(tile):
     model, groups = small_model(), ragged_groups()
     expected = packed_logprobs(model, groups)
@@ -200,10 +191,7 @@ FLASH_CASES = {
     + ragged_groups(1, prompts=(3, 4)),
     "one response input at most": ragged_groups(prompts=(5, 3), responses=(1, 2)) + ragged_groups(1, (4,), (1,)),
     "nothing shared": ragged_groups(prompts=(4, 9, 1), responses=(6,)),
-    **{
-        f"random {seed}": ragged_groups(seed, *np.random.default_rng(seed).integers(1, 40, (2, 6)).tolist())
-        for seed in range(4)
-    },
+    "random": ragged_groups(1, *np.random.default_rng(1).integers(1, 40, (2, 6)).tolist()),
 }
 
 
@@ -227,15 +215,15 @@ def test_two_sets_of_keys_merge_to_the_attention_over_both(case, monkeypatch):
             torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
-def test_a_compiled_layer_contains_the_flash_kernels(checkpointing, monkeypatch):
-    """The operator of flash attention, with kernels in plain Python, goes into the code of a layer: one graph."""
+def test_a_compiled_layer_contains_the_flash_kernels(monkeypatch):
+    """The operator of flash attention, with kernels in plain Python, goes into the code of a layer: one graph.
+
+    With checkpointing, which computes the layer twice.
+    """
     monkeypatch.setattr(attention, "_flash_forward", plain_kernel)
     monkeypatch.setattr(attention, "_flash_backward", plain_kernel_backward)
-    model, packs = (
-        small_model(),
-        [ragged_groups(i, prompts) for i, prompts in enumerate([(1, 2, 7, 5, 9, 3), (3, 30), (11, 8)])],
-    )
+    model = small_model()
+    packs = [ragged_groups(i, prompts) for i, prompts in enumerate([(1, 2, 7, 5, 9, 3), (3, 30), (11, 8)])]
 
     def run():
         with packed(model):
@@ -247,9 +235,8 @@ def test_a_compiled_layer_contains_the_flash_kernels(checkpointing, monkeypatch)
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     fused.fuse_layers(model, backend="aot_eager")
-    if checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-        model.train()
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.train()
     found, found_gradients = run()
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
@@ -274,13 +261,18 @@ def test_without_a_compiler_the_same_code_runs_and_says_so(monkeypatch):
     fused.compiler_works.cache_clear()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_weight_gradient_is_summed_in_float32(dtype):
+@pytest.mark.parametrize(
+    ("device", "dtype"),
+    [
+        ("cpu", torch.float32),
+        ("cpu", torch.bfloat16),
+        pytest.param("cuda", torch.bfloat16, marks=pytest.mark.gpu),
+    ],
+)
+def test_the_weight_gradient_is_summed_in_float32(device, dtype):
     """512 tiles of equal gradients: a bfloat16 sum stops growing at 256 times a term."""
-    check_weight_gradient("cpu", dtype)
-
-
-def check_weight_gradient(device, dtype):
+    if not torch.cuda.is_available() and device == "cuda":
+        pytest.skip("needs a CUDA GPU")
     tokens, vocabulary, width = 4096, 32, 8
     generator = torch.Generator().manual_seed(0)
     hidden = torch.rand(tokens, width, generator=generator).to(device, dtype)
@@ -354,11 +346,6 @@ def test_bfloat16_on_a_gpu_equals_float32(cuda, monkeypatch, fuse, checkpointing
             for found in (flash_gradients, block_gradients)
         )
         assert flash_error < max(0.05, 1.5 * block_error), (name, flash_error, block_error)
-
-
-@pytest.mark.gpu
-def test_the_weight_gradient_is_summed_in_float32_on_a_gpu(cuda):
-    check_weight_gradient(cuda, torch.bfloat16)
 
 
 @pytest.mark.gpu
