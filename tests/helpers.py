@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -58,9 +57,6 @@ class Toy(Env):
         self.done = text.endswith(("!", "."))
         self.solved = text.endswith("!")
         return Reward(float(self.solved), int(text[0]) / 10, {"format": 1.0, "actions": len(self.log) / 100})
-
-    def copy(self) -> Toy:
-        return copy.deepcopy(self)
 
 
 def make_sample(

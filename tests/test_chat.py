@@ -61,10 +61,9 @@ ASK = "{% if add_generation_prompt %}<|assistant|>{% endif %}"
         ),
         (f"{{% for m in messages if m.role != 'system' %}}{BODY}{{% endfor %}}", FOLDED),
         (f"{{% set m = messages[-1] %}}{BODY}", FOLDED),
-        (f"{{% set m = messages[0] %}}{BODY}", FOLDED),
         (f"{{% if messages|length > 1 %}}{{{{ 1/0 }}}}{{% endif %}}{{% set m = messages[0] %}}{BODY}", FOLDED),
     ],
-    ids=["shown", "raises", "dropped", "last only", "first only", "one message"],
+    ids=["shown", "raises", "dropped", "last only", "one message"],
 )
 def test_the_system_message_is_seen_whatever_the_template_does(template, shown):
     tokenizer = tiny.build_tokenizer()
@@ -81,10 +80,8 @@ def test_the_system_message_is_seen_whatever_the_template_does(template, shown):
         (None, "no chat template"),
         ("{% for %}", r"cannot be used \(TemplateSyntaxError"),
         ("{{ raise_exception('no') }}", r"cannot be used \(TemplateError: no\)"),
-        ("{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}", "cannot be used"),
         ("hello" + ASKS, "leaves out the user message or changes it"),
         (CHAT.replace("m.content", "m.content | e") + ASKS, "changes it"),
-        (CHAT.replace("m.content", "m.content | tojson") + ASKS, "changes it"),
         (CHAT.replace("m.content", "m.content.split() | join(' ')") + ASKS, "changes it"),
         (CHAT.replace("m.content", "m.content | replace('\n\n', '\n')") + ASKS, "changes it"),
         (CHAT, "no generation prompt"),

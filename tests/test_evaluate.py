@@ -96,19 +96,6 @@ def test_a_source_without_a_model_is_named(run, tmp_path):
         assert words in refuses(evaluate.main, tmp_path / name)
 
 
-def test_an_engine_can_be_chosen_for_a_run_and_nothing_else(run, monkeypatch):
-    seen = []
-
-    def make_team(config, *rest):
-        seen.append((config.engine, config.engine_memory, config.max_turns))
-        raise ValueError("seen")
-
-    monkeypatch.setattr(evaluate, "make_team", make_team)
-    refuses(evaluate.main, run, "--engine", "vllm", "--engine-memory", "0.5")
-    refuses(evaluate.main, "some/model", "--engine", "vllm", "--engine-memory", "0.7", "--max-turns", "4")
-    assert seen == [("vllm", 0.5, 2), ("vllm", 0.7, 4)]
-
-
 def test_top_p_samples_from_the_likeliest_tokens_only(run, capsys):
     logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log().repeat(1000, 1)[:, [2, 0, 3, 1]]
     noise = torch.linspace(0, 0.9999, 1000, dtype=torch.float64)

@@ -3,16 +3,14 @@
 import random
 
 import pytest
-import torch
-from helpers import make_sample, objective, small_policy, weights_of
+from helpers import make_sample
 from ranks import run_ranks
 
 from distributed.exchange import Exchange, Outline, share_samples
 from distributed.world import World, add, start
-from grouping import Sample, assign_advantages, group_samples
-from model.packing import balance, by_prompt, deal, with_signal
+from grouping import assign_advantages, group_samples
+from model.packing import balance, deal, with_signal
 from sampling.requests import Completion, Request
-from update import update
 
 POLICY_OF = {"ann": "a", "bob": "b"}
 MINIBATCHES, SEED = 3, (0, 5)
@@ -66,24 +64,6 @@ def test_every_sample_arrives_where_it_is_packed_and_nowhere_else(ranks_of, envs
             for rank, groups in zip(ranks, balance(with_signal(part), len(ranks)), strict=True):
                 packed = [next(i for i, s in enumerate(alone) if s is sample) for group in groups for sample in group]
                 assert not any(isinstance(found[rank][name][i], Outline) for i in packed)
-
-
-@pytest.mark.parametrize("minibatches", [1, 2])
-def test_two_prompts_with_one_hash_are_still_two_prompts(monkeypatch, minibatches):
-    """All prompts collide: they land in one minibatch, and the gradient is the one that it has to be."""
-    samples = [
-        make_sample(reward, prompt, response, key=(env, 0, "a"))
-        for env, prompt in enumerate([[5, 6, 7], [8, 9], [5, 6, 8]])
-        for reward, response in ((0.0, [4, 3]), (1.0, [9]), (0.4, [7, 7, 7]))
-    ]
-    assign_advantages(group_samples(samples))
-    policies = small_policy(lr=1e-2), small_policy(lr=1e-2)
-    expected = update(policies[0], samples, objective())
-    monkeypatch.setattr(Sample, "prompt_hash", 7)
-    assert len(by_prompt(samples)) == 1
-    assert update(policies[1], samples, objective(minibatches=minibatches)) == pytest.approx(expected, abs=1e-6)
-    for name, weight in weights_of(policies[1]).items():
-        torch.testing.assert_close(weight, weights_of(policies[0])[name])
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])

@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from helpers import small_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from model import tiny
 from model.chat import stop_ids
-from model.loading import check_logprobs, load_model
+from model.loading import load_model
 
 
 @pytest.fixture(autouse=True)
@@ -71,13 +70,10 @@ FULL = {"layer_types": ["full_attention"] * 2}
     ("kind", "options", "reason"),
     [
         ("gpt2", {}, "GPT2LMHeadModel is not built like Llama"),
-        ("gpt_neox", {}, "GPTNeoXForCausalLM is not built like Llama"),
-        ("opt", {}, "OPTForCausalLM is not built like Llama"),
         ("xglm", {"activation_function": "relu"}, "0 of 2 layers"),  # learned positions, attention of its own
         ("phi", {}, "lm_head without bias"),
         ("mistral", {"sliding_window": 8}, "sliding_window=8"),
         ("mistral", {"sliding_window": 100_000}, "sliding_window=100000"),  # longer than any check could be
-        ("phi3", {"sliding_window": 100}, "sliding_window=100"),
         ("qwen2", {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 1}, "sliding_attention"),
         ("gemma2", {}, "sliding_attention"),
         ("gemma2", FULL, "softcap=50"),
@@ -89,34 +85,6 @@ FULL = {"layer_types": ["full_attention"] * 2}
 )
 def test_what_packing_does_not_compute_is_refused(tmp_path, kind, options, reason):
     assert reason in refusal(save(tmp_path, kind, **options))
-
-
-HEADS = {
-    "scale": (lambda logits: logits * 3, "its log-probs differ"),
-    "bias": (lambda logits: logits + torch.arange(logits.shape[-1]) % 3, "its log-probs differ"),
-    "soft cap": (lambda logits: torch.tanh(logits / 30) * 30, "soft cap"),
-    "soft cap far away": (lambda logits: torch.tanh(logits / 1e4) * 1e4, "soft cap"),
-}
-
-
-@pytest.mark.parametrize("kind", HEADS)
-def test_a_model_whose_head_is_not_plain_is_refused(kind):
-    change, words = HEADS[kind]
-    model = small_model()
-    check_logprobs(model)
-    forward = model.forward
-
-    def changed(*args, **kwargs):
-        out = forward(*args, **kwargs)
-        out.logits = change(out.logits)
-        return out
-
-    model.forward = changed
-    if "cap" in kind:  # it is found though the logits are small
-        for weight in model.parameters():
-            weight.data.mul_(0.05)
-    with pytest.raises(ValueError, match=words):
-        check_logprobs(model)
 
 
 @pytest.mark.parametrize("rows", [-1, 0, 64])

@@ -4,18 +4,13 @@ import copy
 import json
 import pickle
 import re
-from argparse import Namespace
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from helpers import refuses
 
 import evaluate
-import experiments
 import train
 from envs import make_env
-from options import parse
 from tasks.levels import list_options, make_levels, parse_pairs
 from tools import check
 
@@ -89,11 +84,9 @@ def test_two_files_of_one_name_are_two_modules(folder, tmp_path, monkeypatch):
         (QUIZ, "FILE:Gazette", {}, "quiz.py has no class Gazette"),
         (QUIZ + LOOSE, "FILE:Loose", {}, "Loose has to inherit from Env (from envs import Env)"),
         (QUIZ.replace("def step", "def leap"), "FILE:Quiz", {}, "abstract method"),
-        (QUIZ, "FILE:Quiz", {"letters": 5}, "letters"),
         (QUIZ, "FILE:Quiz", {"workflow": "ensemble"}, "unexpected keyword argument 'workflow'"),
         ("def broken(:", "FILE:News", {}, "SyntaxError"),
         ("x = 1 / 0", "FILE:News", {}, "ZeroDivisionError: division by zero (<module>, line 1 of quiz.py)"),
-        ("raise SystemExit(0)", "FILE:News", {}, "SystemExit"),
     ],
 )
 def test_what_cannot_be_built_is_one_line(folder, source, task, options, words):
@@ -104,32 +97,19 @@ def test_what_cannot_be_built_is_one_line(folder, source, task, options, words):
     assert "\n" not in str(error.value)
 
 
-def test_data_and_turns_reach_a_class_that_takes_them(folder, capsys):
-    run = folder / "run"
-    train.main([*task(folder), *SMALL.split(), "--output-dir", str(run)])
-    assert re.search(r"hello ann, number \d, 3 left", capsys.readouterr().out)
-    assert json.loads((run / "metrics.jsonl").read_text())["turns"] <= 3
-    evaluate.main([str(run), *task(folder)[:2]])
-    assert "(n=3, se " in capsys.readouterr().out.splitlines()[-1]  # each held-out problem once
-    own = f"whose code only runs if you name it: add --task {folder}/quiz.py:Quiz"
-    (folder / "quiz.py").write_text("raise SystemExit('it was run')")
-    for main, argv in (
-        (evaluate.main, [run]),
-        (train.main, ["--resume", "--output-dir", run]),
-        (train.main, ["--like", run]),
-    ):
-        assert own in refuses(main, *argv)
-    (folder / "quiz.py").unlink()  # nobody else may find it
-
-
 def test_from_any_folder(folder, monkeypatch, capsys):
-    """A class in the working directory, whose file imports its neighbour; a file is found again from elsewhere."""
+    """A class in the working directory, whose file imports its neighbour; a file is found again from elsewhere.
+
+    Data and turns reach a class that takes them.
+    """
     monkeypatch.chdir(folder)
     data = ["--data", "train.jsonl", "--eval-data", "test.jsonl"]
     train.main(["--task", "quiz.py:Quiz", *data, *SMALL.split(), "--output-dir", str(folder / "run")])
+    assert re.search(r"hello ann, number \d, 3 left", capsys.readouterr().out)
+    assert json.loads((folder / "run" / "metrics.jsonl").read_text())["turns"] <= 3
     monkeypatch.chdir(folder.parent)
     evaluate.main([str(folder / "run"), "--task", f"{folder}/quiz.py:Quiz"])
-    assert "(n=3, se " in capsys.readouterr().out.splitlines()[-1]
+    assert "(n=3, se " in capsys.readouterr().out.splitlines()[-1]  # each held-out problem once
     monkeypatch.chdir(folder)
     check.main(["quiz:Quiz", "--data", "train.jsonl"])
     assert capsys.readouterr().out == "options: hint=none weight=1\nquiz:Quiz: no mistake found\n"
@@ -143,7 +123,6 @@ def test_from_any_folder(folder, monkeypatch, capsys):
         ({}, "", "needs --data"),
         ({"self.problems": "self.hidden"}, "--data {}/train.jsonl --eval-data {}/test.jsonl", "needs `problems`"),
         (FREE, "--eval-data x.jsonl", "its constructor takes no `data`"),
-        ({"data: str, ": "", "open(data)": "[]"}, "", "its constructor takes no `data`"),
         ({"import json\n": "x = 1 / 0\n"}, "", "ZeroDivisionError: division by zero"),
     ],
 )
@@ -170,10 +149,8 @@ def test_options_are_read_from_the_signature(folder):
         ("plan_path", "hieght=4", "plan_path has tool=direct rows=10 cols=10 blocks=0.22"),
         ("plan_path", "rows", "not KEY=VALUE"),
         ("plan_path", "workflow=single", "plan_path has tool=direct"),
-        ("plan_path", "rows=true", "not a value like 10"),
         ("plan_path", "rows=True", "rows=True"),
         ("plan_path", "blocks=1e999", "blocks=inf"),
-        ("sudoku", "blanks=x", "blanks='x'"),
         ("math", "self=1", "math has config=None"),
         ("quiz", "max_turns=3", "hint=none weight=1"),
     ],
@@ -189,31 +166,3 @@ def test_all_problems_or_200_levels_are_evaluated_unless_told_otherwise(folder):
     assert [len(board.held_out_numbers(n)) for n in (0, 3, 500)] == [200, 3, 500]
     quiz = make_levels(task(folder)[1], eval_data=task(folder)[-1], training=False)
     assert [len(quiz.held_out_numbers(n)) for n in (0, 2, 500)] == [3, 2, 3]
-
-
-def test_no_two_ranges_of_seeds_meet():
-    """(seed of the run, step, number) of the levels at the ends of each range."""
-    levels = make_levels("plan_path")
-    seen: list[int] = []
-    for env in (levels.training_env, levels.held_out_env):
-        env.copy = lambda env=env: SimpleNamespace(reset=lambda seed: seen.append(seed))
-    levels.training(0, 0, 0, 64)
-    levels.training(3, 10, 5, 64)
-    levels.training(2**16 - 1, 2**18 - 1, 63, 64)  # the last level of the last seed
-    levels.held_out(0)
-    levels.warm(0)
-    assert seen == [0, 3 * 2**24 + 645, 2**40 - 1, 2**41, 3 * 2**40]
-
-
-def test_the_experiments_of_another_task_are_the_rows_that_it_has(folder):
-    own = Namespace(quick=True, tables=["methods", "roles"], seeds=None, steps=None, output_dir=None)
-    plan = experiments.make_plan(own, [*task(folder), "--env-options", "weight=2"])
-    assert plan.folder == Path("runs/experiments-Quiz-quick")
-    labels = " ".join(row.label for rows in plan.tables.values() for row in rows)
-    assert "MAS + GRPO" in labels
-    assert not re.search("single|roles", labels)
-    options = next(iter(plan.runs.values()))
-    assert options[options.index("--env-options") :][:2] == ["--env-options", "weight=2"]
-    config = parse(options)
-    assert (config.task, config.data) == (f"{folder}/quiz.py:Quiz", f"{folder}/train.jsonl")
-    assert parse(task(folder)).output_dir.startswith("runs/quiz-py-Quiz-")

@@ -1,7 +1,6 @@
 """Packed log-probs and gradients against one plain forward for each sequence, and packs worked out by hand."""
 
 import itertools
-import warnings
 
 import numpy as np
 import pytest
@@ -243,22 +242,6 @@ def test_a_compiled_layer_contains_the_flash_kernels(monkeypatch):
     assert_gradients_close(found_gradients, gradients)
     assert not torch._dynamo.utils.counters["graph_break"]
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2  # of a layer and of the last norm
-
-
-def test_without_a_compiler_the_same_code_runs_and_says_so(monkeypatch):
-    def no_compiler(*_, **__):
-        raise RuntimeError("Cannot find a working triton installation\nmore")
-
-    monkeypatch.setattr(torch, "compile", no_compiler)
-    fused.compiler_works.cache_clear()
-    with pytest.warns(UserWarning, match="uncompiled.*triton installation$"):
-        assert not fused.compiler_works()
-    model = small_model()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # once is enough
-        fused.fuse_layers(model)
-    assert not [module for module in model.modules() if "forward" in vars(module)]
-    fused.compiler_works.cache_clear()
 
 
 @pytest.mark.parametrize(

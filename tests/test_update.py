@@ -237,17 +237,6 @@ def test_an_epoch_uses_every_sample_once_and_keeps_prompts_together(packs):
     assert len(envs) == len(set(envs)) == 6
 
 
-def test_the_order_of_minibatches_depends_on_the_seed_only():
-    runs = []
-    for seed in ((0, 1), (0, 1), (0, 2)):
-        policy = small_policy(lr=1e-2)
-        update(policy, random_batch(groups=6), objective(minibatches=3), seed)
-        runs.append(weights_of(policy))
-    same, other = (all(torch.equal(runs[0][name], run[name]) for name in run) for run in runs[1:])
-    assert same
-    assert not other
-
-
 def test_float32_masters_move_at_a_tiny_learning_rate():
     policy = small_policy(lr=1e-6)
     assert all(p.dtype == torch.float32 for p in policy.model.parameters())
@@ -320,15 +309,6 @@ def test_a_gradient_that_is_no_number_raises_and_leaves_the_weights():
     with pytest.raises(FloatingPointError, match="policy p"):
         update(policy, samples, objective())
     assert same([weights_of(policy)], [before])
-
-
-def test_gradient_norm_is_clipped():
-    policy = small_policy()
-    seen = watch(policy)
-    metrics = update(policy, random_batch(), objective(grad_clip=1e-3))
-    norm = math.sqrt(sum(float((g**2).sum()) for g in seen[0].values()))
-    assert norm == pytest.approx(1e-3, rel=1e-3)
-    assert metrics["grad_norm"] > 1e-3  # what is logged is the norm before clipping
 
 
 def test_metrics_are_means_over_response_tokens():
