@@ -79,7 +79,6 @@ def test_the_system_message_is_seen_whatever_the_template_does(template, shown):
     [
         (None, "no chat template"),
         ("{% for %}", r"cannot be used \(TemplateSyntaxError"),
-        ("{{ raise_exception('no') }}", r"cannot be used \(TemplateError: no\)"),
         ("hello" + ASKS, "leaves out the user message or changes it"),
         (CHAT.replace("m.content", "m.content | e") + ASKS, "changes it"),
         (CHAT.replace("m.content", "m.content.split() | join(' ')") + ASKS, "changes it"),

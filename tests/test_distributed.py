@@ -114,7 +114,6 @@ def test_how_a_model_is_sharded_does_not_change_a_step(monkeypatch, together, un
         ("ab", 4, [3, 1], {"a": [0, 1, 2], "b": [3]}),
         ("ab", 4, [3], "--ranks 3: a number for each of a, b, in all 4"),
         ("ab", 4, [2, 1], "--ranks 2 1: a number for each of a, b, in all 4"),
-        ("ab", 4, [4, 0], "--ranks 4 0"),
         ("abc", 2, [1, 1], "--ranks 1 1"),
     ],
 )

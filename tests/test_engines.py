@@ -315,14 +315,7 @@ def test_one_stream_at_a_time_and_no_new_weights_under_it(vllm):
     vllm.assert_log_probs([request for request, _ in done], [row for _, row in done])
 
 
-def test_the_stale_cache_would_be_noticed(vllm, monkeypatch):
-    """Without the reset new weights meet old keys and values; a reset that fails is an error."""
-    vllm.engine(LONG, 4)
-    monkeypatch.setattr(vllm.engine.llm, "reset_prefix_cache", lambda: True)
-    vllm.load(1)
-    stale = vllm.engine(LONG, 4)
-    with pytest.raises(AssertionError):
-        vllm.assert_log_probs(LONG, stale, which=1)
+def test_a_stale_cache_is_an_error(vllm, monkeypatch):
     monkeypatch.setattr(vllm.engine.llm, "reset_prefix_cache", lambda: False)
     with pytest.raises(RuntimeError, match="did not clear its prefix cache"):
         vllm.load(1)

@@ -230,18 +230,6 @@ def test_noisy_answers_for_a_warm_start(task):
     assert (solved[1.0], solved[0.0] <= 10) == (20, True)
 
 
-def test_noisy_programs_for_a_warm_start():
-    """Good plans are better than random ones, one program in five does not run; the planner answers with a line."""
-    rng, rewards = np.random.default_rng(0), []
-    for seed in range(40):
-        env: Any = make_env("plan_path", tool="python").reset(seed=seed)
-        rewards.append(env.step("tool_user", env.noisy_answer(rng, 1.0 if seed < 20 else 0.0)))
-        assert rewards[-1].info["format"] == env.step("planner", env.noisy_answer(rng, 0.5)).info["format"] == 1
-    assert 0.6 < np.mean([reward.info["executes"] for reward in rewards]) < 0.95
-    good, random = (np.mean([reward.team for reward in part]) for part in (rewards[:20], rewards[20:]))
-    assert good > 0.1 + random
-
-
 def test_the_turn_at_the_top_of_envs_is_a_real_one():
     env: Any = make_env("plan_path", rows=4, cols=4).reset(seed=3)
     shown = str(envs.__doc__)
@@ -265,7 +253,6 @@ REFUSED = [  # (what is made, its options or its text, what is said)
     ("sokoban", {"workflow": "single", "calls": 3}, "calls=3: choose 1 to 2"),
     ("plan_path", {"planner_sees": "all"}, "planner_sees='all': choose board or near"),
     ("plan_path", {"blocks": float("nan")}, "blocks=nan: choose 0.0 to 0.6"),
-    ("sokoban", {"max_moves": 201}, "max_moves=201: choose 1 to 200"),
     ("sudoku", {"size": 5}, "size=5: choose 4 or 6 or 9"),
     ("sudoku", {"blanks": 11}, "blanks=11: choose 1 to 10"),
     ("plan_path", {"rows": 1, "cols": 200, "blocks": 0.6}, "rows=1, cols=200, blocks=0.6: found no level"),
@@ -276,7 +263,6 @@ REFUSED = [  # (what is made, its options or its text, what is said)
     (Sokoban.from_text, "#####\n#@ .#\n#####", "0 boxes"),
     (Sokoban.from_text, "######\n#@$..#\n######", "1 boxes, 2 goals"),
     (Sokoban.from_text, "######\n#$@ .#\n######", "cannot be solved"),
-    (Sudoku.from_rows, [], "size=0"),
     (Sudoku.from_rows, ["1...", "....", "....", "...5"], "4 rows of 4 numbers"),
     (Sudoku.from_rows, ["1..1", "....", "....", "...."], r"repeat a number at \[\(0, 0\), \(0, 3\)\]"),
     (Sudoku.from_rows, ["12..", "..3.", "...4", "...."], "no solution"),

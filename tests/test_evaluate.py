@@ -77,8 +77,6 @@ def test_a_model_folder_is_the_team_of_its_run(run, capsys):
         ("--task sudoku", "--task sudoku: the run was started with --task plan_path"),
         ("--max-turns 3", "--max-turns 3: the run was started with --max-turns 2"),
         ("--data other.jsonl", "--data other.jsonl: the run was started with --data"),
-        ("--smaples 4", "--smaples: no such option (did you mean --samples?)"),
-        ("--envs -1", "--envs -1: "),
         ("--temperature nan", "--temperature nan: "),
         ("--top-p 0.5", "--top-p 0.5 needs --temperature"),
         ("--samples 4", "--samples 4 needs --temperature"),

@@ -84,7 +84,6 @@ def test_two_files_of_one_name_are_two_modules(folder, tmp_path, monkeypatch):
         (QUIZ, "FILE:Gazette", {}, "quiz.py has no class Gazette"),
         (QUIZ + LOOSE, "FILE:Loose", {}, "Loose has to inherit from Env (from envs import Env)"),
         (QUIZ.replace("def step", "def leap"), "FILE:Quiz", {}, "abstract method"),
-        (QUIZ, "FILE:Quiz", {"workflow": "ensemble"}, "unexpected keyword argument 'workflow'"),
         ("def broken(:", "FILE:News", {}, "SyntaxError"),
         ("x = 1 / 0", "FILE:News", {}, "ZeroDivisionError: division by zero (<module>, line 1 of quiz.py)"),
     ],
@@ -148,8 +147,6 @@ def test_options_are_read_from_the_signature(folder):
     [
         ("plan_path", "hieght=4", "plan_path has tool=direct rows=10 cols=10 blocks=0.22"),
         ("plan_path", "rows", "not KEY=VALUE"),
-        ("plan_path", "workflow=single", "plan_path has tool=direct"),
-        ("plan_path", "rows=True", "rows=True"),
         ("plan_path", "blocks=1e999", "blocks=inf"),
         ("math", "self=1", "math has config=None"),
         ("quiz", "max_turns=3", "hint=none weight=1"),

@@ -185,7 +185,6 @@ def plain_kernel_backward(grad, q, k, v, out, norm, calls, causal, scale):
 
 FLASH_CASES = {
     "ragged": ragged_groups(),
-    "one token each": ragged_groups(prompts=(1,), responses=(1,)),
     "a prompt without response inputs": ragged_groups(prompts=(5,), responses=(1, 1))
     + ragged_groups(1, prompts=(3, 4)),
     "one response input at most": ragged_groups(prompts=(5, 3), responses=(1, 2)) + ragged_groups(1, (4,), (1,)),

@@ -123,9 +123,8 @@ def test_moments_in_eight_bits_train_and_go_on_from_a_checkpoint(tmp_path):
     samples = [make_sample(float(i), [5, 6], [7 + i, 2]) for i in range(3)]
     assign_advantages(group_samples(samples))
 
-    def start(kind, folder=None):
-        model, tokenizer = load_model(str(folder)) if folder else tiny.build(0)
-        return make_policy("p", model, tokenizer, 9.0, optimizer=kind)
+    def start(model, tokenizer):
+        return make_policy("p", model, tokenizer, 9.0, optimizer="adamw8bit")
 
     def train(policy, steps=2):
         policy.set_lr(1e-3)
@@ -133,13 +132,13 @@ def test_moments_in_eight_bits_train_and_go_on_from_a_checkpoint(tmp_path):
             update(policy, samples, objective())
 
     with torch.compiler.set_stance("force_eager"):  # torchao compiles its step, which takes a minute here
-        small = start("adamw8bit")
+        small = start(*tiny.build(0))
         train(small)
         kept = small.optimizer.state[small.model.model.layers[0].mlp.up_proj.weight]["exp_avg"]
         assert kept.codes.dtype == torch.uint8
 
         folder = save_checkpoint(tmp_path, 1, {"p": small}, keep=1)
-        loaded = start("adamw8bit", folder / "p")
+        loaded = start(*load_model(str(folder / "p")))
         load_optimizers(folder, {"p": loaded})
         for policy in (small, loaded):
             train(policy, 1)

@@ -292,7 +292,7 @@ def test_out_of_memory_names_what_to_lower(copy, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("step", "words"), [("sys.exit(0)", "Echo.step called sys.exit"), ("raise ValueError('mine')", "mine")]
+    ("step", "words"), [("sys.exit(0)", "Echo.step called sys.exit"), ("raise ValueError(1)", "1")]
 )
 def test_a_task_that_exits_or_fails_is_no_success(own, step, words):
     """And keeps its traceback: an error of a task is none of the options."""
@@ -413,22 +413,6 @@ def test_a_checkpoint_is_never_written_with_values_that_are_not_finite(tmp_path,
     with pytest.raises(FloatingPointError, match=r"policy p: .* is not finite"):
         save_checkpoint(tmp_path, 1, {"p": policy}, keep=2)
     assert not list(tmp_path.rglob("*"))
-
-
-def test_every_log_is_on_disk_before_the_checkpoint_counts(tmp_path, monkeypatch):
-    synced, original = [], os.fsync
-
-    def fsync(descriptor):
-        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
-        return original(descriptor)
-
-    (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n')
-    monkeypatch.setattr("os.fsync", fsync)
-    folder = save_checkpoint(tmp_path, 1, {"p": small_policy()}, keep=2)
-    places = [next(i for i, path in enumerate(synced) if name in path) for name in ("metrics.jsonl", "latest")]
-    assert places == sorted(places)
-    for path in folder.rglob("*"):
-        assert path.is_dir() or any(done.endswith(path.name) or f"{path.name}.tmp" in done for done in synced), path
 
 
 # -------------------------------------------------------------------------------------------------------------- signals

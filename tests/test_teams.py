@@ -84,7 +84,6 @@ def same(first, second):
         ("q=x p=./y=z", "p q", {"p": "./y=z", "q": "x"}),
         ("planner=x tool_user=y", "", {"tool_user": "y", "planner": "x"}),  # names mean a policy for each role
         ("p=x p=y", "p q", "POLICY=NAME once for each"),
-        ("planner=x", "", "the policies are tool_user, planner (--policies)"),
         ("planer=x tool_user=y", "", "the policies are tool_user, planner (--policies)"),
     ],
 )
@@ -214,13 +213,6 @@ def test_a_team_of_parts_plays_as_its_own_run_does(roles, capsys):
     parts = lines(capsys, "--team", f"tool_user={roles}", f"planner={roles}@1", "--envs", 6)
     folders = [f"{name}={latest_checkpoint(roles) / name}" for name in ROLES]
     assert whole[1:] == parts[1:] == lines(capsys, "--team", *folders, "--envs", 6)[1:]
-
-
-def test_parts_of_different_runs_steps_and_models_play_together(shared, roles, other, capsys):
-    for planner in (other, roles):
-        printed = lines(capsys, "--team", f"tool_user={shared}@1", f"planner={planner}", "--envs", 3)
-        assert f"tool_user={shared}@1 planner={planner}" in printed[-4]
-        assert "(n=3, se " in printed[-1]
 
 
 def test_a_run_or_a_team_and_not_both(shared):
