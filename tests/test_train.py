@@ -68,6 +68,13 @@ def test_some_defaults_depend_on_the_model(argv, expected):
     assert (config.lr, config.warm_start, config.max_response_tokens) == pytest.approx(expected)
 
 
+def test_what_goes_wrong_during_training_keeps_its_traceback(tmp_path, monkeypatch):
+    """An error in the options is one line; one in the code of a run is not an error in the options."""
+    monkeypatch.setattr(train, "assign_advantages", lambda *_: float("nothing"))
+    with pytest.raises(ValueError, match="nothing"):
+        run(tmp_path / "run")
+
+
 def test_two_runs_with_one_seed_are_the_same_to_the_byte(three_steps, tmp_path):
     random.seed(0)
     run(tmp_path / "again", *EVERY, steps=3)
