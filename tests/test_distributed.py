@@ -238,7 +238,6 @@ def one_process(tmp_path_factory):
 @pytest.mark.parametrize(
     ("policies", "size", "options"),
     [
-        ("shared", 2, []),
         ("shared", 3, []),
         ("per_role", 4, []),
         ("per_role", 3, ["--ranks", "1", "2"]),
