@@ -11,8 +11,6 @@ go to all of them. Repeat the command to continue after a stop: finished runs ar
 end, at --time-limit or at Ctrl-C, `experiments.md`, `.svg` and `.json` are written there.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

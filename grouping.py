@@ -6,8 +6,6 @@ instance, the same turn, the same agent, and everything before it identical. Tre
 code with `trajectory_key`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Build what the loop needs from the options of a run: environments, policies, engines, and the step to start from."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import json

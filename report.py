@@ -8,8 +8,6 @@ It also works during the run. `records/page.html` is the page without its data: 
 nothing from anywhere, and sets every text that a model wrote as text, never as HTML.
 """
 
-from __future__ import annotations
-
 import argparse
 import html
 import json

@@ -11,8 +11,6 @@
 plays many environments at once and keeps the engine busy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field

@@ -13,8 +13,6 @@ What differs from GRPO on a single prompt:
     torchrun --nproc-per-node 4 train.py --model NAME --engine vllm --policies per_role     every policy on its own GPUs
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from grouping import assign_advantages, group_samples

@@ -4,8 +4,6 @@ A pack is several samples laid end to end for one forward pass (`model/packing.p
 Shapes: N response tokens of a pack.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 

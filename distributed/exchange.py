@@ -14,8 +14,6 @@ After sampling, every rank learns the outline of every sample (20 bytes, enough 
 each sample itself goes to the one rank that packs it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain
 from typing import Any

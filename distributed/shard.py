@@ -4,8 +4,6 @@ Every rank keeps a slice of the float32 weights, gradients and optimizer state. 
 in bfloat16) right before they are used, and dropped afterwards.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -3,8 +3,6 @@
 A chat template is somebody else's program: one that changes what is said is refused (`check_template`).
 """
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache, partial
 from typing import cast

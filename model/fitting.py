@@ -3,8 +3,6 @@
 Neither changes what is computed beyond rounding.
 """
 
-from __future__ import annotations
-
 import os
 import timeit
 from collections.abc import Callable, Iterable, Iterator

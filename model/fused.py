@@ -3,8 +3,6 @@
 On a CPU nothing is compiled; where the compiler does not work on a GPU (no Triton) a warning says so, once.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from functools import cache, wraps

@@ -3,8 +3,6 @@
 A model that `update.py` would silently train wrongly is refused here, in one line: `--model X: reason`.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager

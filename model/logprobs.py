@@ -3,8 +3,6 @@
 Shapes: T tokens of a pack, N response tokens, n of them in a tile, V vocabulary, C hidden size.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel

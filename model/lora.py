@@ -4,8 +4,6 @@ An adapted linear layer computes W x + scale * B A x. Each policy has its own A 
 is in bfloat16 on a GPU. Engines know nothing of it: they get W + scale * B A under the names of the model itself.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import warnings

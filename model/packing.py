@@ -12,8 +12,6 @@ Only `pack_samples` looks at tokens; the rest needs lengths, advantages, and whi
 Shapes: T tokens of a pack, N response tokens with a log-prob.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

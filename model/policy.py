@@ -1,7 +1,5 @@
 """A policy: one language model, its tokenizer and its optimizer. Agents are mapped to policies by name."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field

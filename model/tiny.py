@@ -5,8 +5,6 @@ what an instruction-tuned model brings to AT-GRPO, minus the English. It sees th
 rules have to be learned from reward.
 """
 
-from __future__ import annotations
-
 import re
 import string
 from collections.abc import Callable

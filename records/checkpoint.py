@@ -17,8 +17,6 @@ it or nothing. It holds whole tensors, so any other number of ranks can go on fr
 when it is read. With several machines the run folder must be on a file system that they share.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Lines on the console that any terminal can show, whatever a model or a data set wrote into them. No torch."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager

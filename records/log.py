@@ -1,7 +1,5 @@
 """What a run prints and logs while it trains; only rank 0 does so."""
 
-from __future__ import annotations
-
 import json
 import platform
 import shlex

@@ -1,7 +1,5 @@
 """What a step looks like in numbers: one flat JSON row, and plain words when the numbers look bad."""
 
-from __future__ import annotations
-
 import resource
 import sys
 import time

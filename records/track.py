@@ -1,7 +1,5 @@
 """What is logged, also in TensorBoard or wandb, whose packages are imported only when they are asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from numbers import Real

@@ -19,8 +19,6 @@ board is the one before the stage, or after the candidate (`Env.picture`, else `
 `boards.jsonl` has the same rows of a few held-out levels at every evaluation, the same levels every time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import groupby
 from typing import Any

@@ -6,8 +6,6 @@ was sampled from. Candidate k of a request is drawn with the request's seed + k.
 An engine holds a copy of a policy's weights, which `load` replaces: policies of one architecture can take turns on it.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The agents of an environment, the policies that speak for them, and the engines that sample from the policies."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

@@ -9,8 +9,6 @@ and the key of its groups. The rewards, for a candidate of a tree and for a whol
     outcome      1 if it solves the task, else 0        1 if solved, else 0
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from statistics import fmean

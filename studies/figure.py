@@ -1,7 +1,5 @@
 """The figure of the experiments: learning curves of the methods, and every row of the table, as SVG."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

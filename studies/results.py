@@ -5,8 +5,6 @@ FOLDER/plays/ROW-seedN.json    [success, n] of a team that was put together from
 FOLDER/sessions.jsonl          when and where commands ran
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

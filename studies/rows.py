@@ -4,8 +4,6 @@ A training is named by its options of train.py, apart from those that all have. 
 rows, so that a schedule ends after as many candidates as a tree needed.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 

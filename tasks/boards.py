@@ -1,7 +1,5 @@
 """What the three board games share: answer lines, the two roles and their local rewards. No torch."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re

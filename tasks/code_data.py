@@ -5,8 +5,6 @@ The format is detected from the fields of a row: APPS, CodeContests, LiveCodeBen
 MBPP+ become plain JSONL once, by `python -m tools.fetch`. A row is read as it stands or not at all.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import pickletools

@@ -6,8 +6,6 @@ holds. So a program that forges output, patches `print` or returns objects that 
 an answer, never a verdict.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import inspect

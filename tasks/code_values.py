@@ -4,8 +4,6 @@ A program chooses what comes back. So everything here takes time in proportion t
 raises one of NOT_DATA.
 """
 
-from __future__ import annotations
-
 import collections
 import math
 import re

@@ -5,8 +5,6 @@ as `openai/gsm8k`, which needs the optional package `datasets`. Nothing is skipp
 is missing, empty or malformed is an error that names the file and the line.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import re

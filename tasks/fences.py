@@ -3,8 +3,6 @@
 Every step takes time proportional to the length of the text, whatever a model wrote.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import textwrap

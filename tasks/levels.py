@@ -7,8 +7,6 @@ All seeds of levels come from here. The four ranges never meet:
     warm start  3 * 2**40 + number                                     numbers are drawn below 2**31
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ The rules of equality are in `math_rules.py`. They run in worker processes: symp
 text, and a time limit by signal works in the main thread only.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import queue

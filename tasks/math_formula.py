@@ -6,8 +6,6 @@ functions of one's own) is None: such texts equal only themselves. Letters are r
 the constants; the base of a bare \log is unknown.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from functools import lru_cache

@@ -9,8 +9,6 @@ r"""Equality of mathematical answers by structure, with formulas at the leaves. 
 - What the parser of `math_formula.py` does not know exactly equals only itself, blanks aside and case kept.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import resource

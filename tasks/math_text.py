@@ -7,8 +7,6 @@ side are a product, as in `2ab`; `"cm` and `"ABC`, words or names that are never
 commands and marks, known or not: nothing that carries meaning is dropped. Every step takes linear time.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Where the class of a task is found: ours by name, a user's own in a module or a file. No torch."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 import traceback

@@ -12,8 +12,6 @@ an ordinary process with resource limits, a process group and a temporary folder
 can read and change what its user can, use the network, leave processes behind and end this one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import marshal
 import math

@@ -7,8 +7,6 @@ userfaultfd, perf, io_uring). Threads are allowed. Of the calls since Linux 5.1,
 machines, six are allowed; all others, those of future kernels included, look as if the kernel did not have them.
 """
 
-from __future__ import annotations
-
 import os
 import struct
 

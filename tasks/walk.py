@@ -1,7 +1,5 @@
 """Boards on which one walks: plans are lists of moves, carried out one by one. No torch."""
 
-from __future__ import annotations
-
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence

@@ -4,8 +4,6 @@ Training trusts an environment blindly: a copy that shares state, or a reward ab
 The same checks run before training on a task of one's own. They resemble the API tests of PettingZoo and Gymnasium.
 """
 
-from __future__ import annotations
-
 import argparse
 import copy
 import os

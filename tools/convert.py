@@ -4,8 +4,6 @@ The test code of a row runs once, in the sandbox and with the row's reference so
 `python -m tools.fetch` has the command.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json

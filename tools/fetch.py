@@ -9,8 +9,6 @@ any question that is in one of them. The second runs the test code of each row w
 sandbox, once, and writes its calls as exact tests. What is left out is counted, also in `sources.json`, or named.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

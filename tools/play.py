@@ -4,8 +4,6 @@ The boards are those that the default run trains on; KEY=VALUE changes them. Aft
 drawn with arrows: ^ v < >.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import re
