@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import cached_file
 
 from distributed.exchange import gather_episodes
 from distributed.world import World, place
@@ -111,8 +112,9 @@ def prepare(config: Config, world: World, folder: Path, stop: Stop) -> Run:
             policy.threads = None  # the first update looks how many it takes; a resumed run has it in its checkpoint
     save_bases(team.policies, folder)
     inputs = {file for part in world.gather(input_files(config, team.policies)) for file in part}
+    commits = world.merge(hub_commits(team.policies))
     if world.main:
-        (run_folder.check_pins if config.resume else run_folder.pin)(folder, inputs)
+        (run_folder.check_pins if config.resume else run_folder.pin)(folder, inputs, commits)
     log = Log(
         folder, world, config, agents, list(team.ranks_of), team.decode,
         lambda step, i: levels.training(config.seed, step, i, config.envs_per_step), levels.held_out, track,
@@ -158,6 +160,14 @@ def input_files(config: Config, policies: Mapping[str, Policy]) -> list[Path]:
     for policy in policies.values():
         files += Path(str(policy.model.name_or_path)).glob("*.safetensors") if policy.adapted else []
     return [file for file in files if file.is_file()]
+
+
+def hub_commits(policies: Mapping[str, Policy]) -> dict[str, str]:
+    """Hub id -> commit, of models below adapters: their names say nothing of what the hub has under them today."""
+    hub = {
+        name for policy in policies.values() if policy.adapted and not Path(name := policy.model.name_or_path).is_dir()
+    }
+    return {name: Path(str(cached_file(name, "config.json", local_files_only=True))).parent.name for name in hub}
 
 
 def held_out(
@@ -268,7 +278,7 @@ def load_models(config: Config, levels: Levels, world: World, checkpoint: Path |
     for name, source in folders.items():
         if found := run_folder.locate(source):  # a policy of a run
             part = run_folder.policy_folder(found, name)
-            run_folder.check_pins(part.parents[2], (part.parents[2] / "bases").rglob("*.safetensors"))
+            run_folder.check_pins(part.parents[2], (part.parents[2] / "bases").rglob("*.safetensors"), {})
             folders[name] = str(part)
         elif imitates in (source, "all"):
             loaded[source] = loaded.get(source) or warm_started(source, config, levels, world)

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -68,16 +68,16 @@ def lock(file: IO[str], folder: Path) -> None:
 # --------------------------------------------------------------------------------------------------------------- inputs
 
 
-def pin(run: Path, files: Iterable[Path]) -> None:
-    """Note the hashes of the files that a run is made from."""
-    write_text(run / "inputs.json", json.dumps(_hashes(run, files), indent=1))
+def pin(run: Path, files: Iterable[Path], commits: Mapping[str, str]) -> None:
+    """Note the hashes of the files that a run is made from, and the commits of models of the hub."""
+    write_text(run / "inputs.json", json.dumps(_hashes(run, files) | commits, indent=1))
 
 
-def check_pins(run: Path, files: Iterable[Path]) -> None:
-    """ValueError naming one of these files that is not what it was. A Python file may have moved since."""
+def check_pins(run: Path, files: Iterable[Path], commits: Mapping[str, str]) -> None:
+    """ValueError naming one of these that is not what it was. A Python file may have moved since."""
     known = read_object(run / "inputs.json")
     moved = {Path(name).name: digest for name, digest in known.items() if name.endswith(".py")}
-    for name, digest in _hashes(run, files).items():
+    for name, digest in (_hashes(run, files) | commits).items():
         if known.get(name, moved.get(Path(name).name, digest)) != digest:
             raise ValueError(f"{name} has changed since the run in {run} was started (its hash is in inputs.json)")
 

@@ -188,6 +188,7 @@ def read_tests(text: str, name: str | None, given: str = "") -> tuple[Test, ...]
 
 
 _QUOTED = re.compile(r"(\"{3}|'{3})|\"((?:\\.|[^\"\\\n])*)\"|(?<!\w)'((?:\\.|[^'\\\n])*)'")
+_LINE = r"(?:^|\b(?i:input|stdin)\b[\w ]*[:=])[ \t]*"  # what may stand before an input of one word
 _MARKS = str.maketrans("“”‘’", "\"\"''", "`*")  # of typesetting and Markdown
 _ALIKE = {"(": "[", "{": "[", ")": "]", "}": "]", "True": "true", "False": "false", "None": "null"}
 _ALIKE |= dict.fromkeys((";", "|", "and"), ",")
@@ -201,10 +202,10 @@ def copied(test: Test, problem: Problem) -> bool:
     """
     question, name = problem.question, problem.fn_name
     if name is None:
-        text = "\n".join([question, *(example["input"] for example in problem.examples)])
-        words = [" ".join(re.sub("[`|>\"',]", " ", part).split()) for part in (test["input"], text)]
-        inline = " " in words[0] and f" {words[0]} " in f" {words[1]} "
-        return inline or f"\n{_lines(test['input'])}\n" in f"\n{_lines(text)}\n"
+        parts = "\n".join([question, *(example["input"] for example in problem.examples)]), test["input"]
+        shown, given = (re.sub("[`|>\"',]", " ", part) for part in parts)
+        before, after = (r"(?<!\S)", r"(?!\S)") if len(words := given.split()) > 1 else (_LINE, r"[ \t]*$")
+        return bool(words and re.search(before + r"\s+".join(map(re.escape, words)) + after, shown, re.MULTILINE))
     calls = (f"({repr(example['args'])[1:-1]})" for example in problem.examples)
     shown = _parts("\n".join([question, *calls]))
     args = [_parts(repr(arg)).strip() for arg in test["args"]]
@@ -226,13 +227,6 @@ def _parts(text: str) -> str:
 def _number(found: re.Match[str]) -> str:
     """1_000, 1e3 and 1000.0 as one word; so large ones that floats confuse them are alike."""
     return f" {float(re.sub('[ _]', '', found[0]))} "
-
-
-def _lines(text: str) -> str:
-    """The lines of a text without blanks, quotes and a label like "Sample input:" around them."""
-    label = re.compile(r"^[\w ]{,20}\b(?:stdin|input)\b[\w ]{,20}[:=]", re.IGNORECASE)
-    lines = (" ".join(label.sub("", line.strip()).split()) for line in re.sub("[`|>]", " ", text).split("\n"))
-    return "\n".join(filter(None, lines))
 
 
 def _shown(test: Test, limit: int) -> str:

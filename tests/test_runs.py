@@ -20,6 +20,7 @@ from ranks import run_ranks
 import evaluate
 import report
 import train
+from model import tiny
 from options import Config, parse
 from records.checkpoint import save_checkpoint
 from records.run_folder import latest_checkpoint, lock, read_rows
@@ -182,6 +183,17 @@ def test_another_base_is_refused(tmp_path):
     assert said in refuses(train.main, *resume(run, "--steps", 2))
     assert said in refuses(evaluate.main, run)
     assert said in refuses(evaluate.main, "--team", f"tool_user={run}", f"planner={run}", "--envs", 2)
+
+
+def test_another_commit_of_the_hub_is_refused(tmp_path, monkeypatch):
+    run, cache = tmp_path / "run", ["a/config.json", "b/config.json"]
+    monkeypatch.setattr("prepare.load_whole", lambda name: tiny.build(0))
+    monkeypatch.setattr("prepare.cached_file", lambda *_, **__: cache[0])
+    train.main(command(run, 1, "--model", "org/name", "--adapter", "lora", "--warm-start", "0"))
+    assert json.loads((run / "inputs.json").read_text()) == {"org/name": "a"}
+    del cache[0]
+    for main, argv in (train.main, resume(run, "--steps", 2)), (evaluate.main, [run]):
+        assert f"org/name has changed since the run in {run} was started" in refuses(main, *argv)
 
 
 def test_another_task_file_is_refused_and_a_task_is_named_again(own, tmp_path):
