@@ -191,8 +191,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     os.environ.update(OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="", TOKENIZERS_PARALLELISM="false")
     for ending in (signal.SIGTERM, signal.SIGALRM):  # as Ctrl-C: the children end, and the table is written
         signal.signal(ending, signal.default_int_handler)
-    signal.alarm(own.time_limit)
     with errors_in_one_line("experiments.py"):
+        if own.jobs < 1 or not 0 <= own.time_limit < 2**31:
+            raise ValueError(f"--jobs {own.jobs} --time-limit {own.time_limit}: a job at least, and no seconds below 0")
+        signal.alarm(own.time_limit)
         if own.page:
             if "rows" not in (results := read_object(own.page)):
                 raise ValueError(f"{own.page} holds no results of this command")

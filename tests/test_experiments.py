@@ -97,6 +97,7 @@ def test_quick_has_the_methods_and_options_go_to_all_trainings():
         ("--tables mine", "invalid choice: 'mine'"),
         ("--task plan_pat", "plan_path"),
         ("--page nowhere.json", "nowhere.json"),
+        ("--jobs 0", "--jobs 0"),
     ],
 )
 def test_options_that_make_no_sense_are_named(argv, names, command, capsys):
