@@ -147,9 +147,9 @@ def nesting(node):
 
 def test_the_house_grows_no_more():
     """The aim is 9,000 lines and 10,000 of tests: these limits may only fall."""
-    assert sum(map(lines, product())) <= 10_700
+    assert sum(map(lines, product())) <= 10_550
     assert sum(path.stat().st_size for path in product()) <= 545_000
-    assert sum(map(lines, (ROOT / "tests").rglob("*.py"))) <= 10_900
+    assert sum(map(lines, (ROOT / "tests").rglob("*.py"))) <= 10_400
     assert sum(map(lines, (ROOT / "exercises").rglob("*.py"))) <= 600
     assert lines(PAGE) <= 400
 
