@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from model import tiny
-from model.chat import ANSWER, USER, check_template, decode, encode, stop_ids
+from model.chat import check_template, decode, encode, stop_ids
 from tasks.math_env import extract_answer
 
 MESSAGES = [{"role": "system", "content": "the rules"}, {"role": "user", "content": "tool_user\n (1,2) x"}]
@@ -139,15 +139,6 @@ def test_no_text_becomes_a_control_token(kind, system, user):
     assert [i for i in ids if i in control] == [start, end, start, end, start]
     rendered = tokenizer.apply_chat_template(texts, tokenize=False, add_generation_prompt=True)
     assert tokenizer.decode(ids) == rendered.replace("\ufdd0", "")
-
-
-@pytest.mark.parametrize("make", [bytes_tokenizer, blanks_tokenizer, tiny.build_tokenizer])
-def test_plain_text_gets_the_ids_that_transformers_gives_it(make):
-    tokenizer = make()
-    for content in (USER, ANSWER, "tool_user\n (1,2) x", "", "\n\nx\n"):
-        texts = [{"role": "system", "content": "the rules"}, {"role": "user", "content": content}]
-        expected = tokenizer.apply_chat_template(texts, add_generation_prompt=True, return_dict=False)
-        assert encode(tokenizer, texts) == expected
 
 
 def test_the_graded_text_is_the_sampled_text():

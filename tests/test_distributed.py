@@ -125,14 +125,6 @@ def test_where_policies_live(names, size, ranks, expected):
         assert place(names, size, ranks) == expected
 
 
-@pytest.mark.parametrize("count", [0, 1, 4, 64])
-def test_every_environment_has_one_rank(count):
-    parts = [list(World(rank, 3).mine(range(count))) for rank in range(3)]
-    assert [i for part in parts for i in part] == list(range(count))
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
-    assert 0 in parts[0] or not count  # rank 0 prints the first environment, and only its own rank has the texts
-
-
 POLICY_OF = {"ann": "a", "bob": "b"}
 
 
