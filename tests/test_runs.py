@@ -175,7 +175,7 @@ def test_another_base_is_refused(tmp_path):
     train.main(command(run, 1, "--adapter", "lora"))
     base = run / "bases" / "shared" / "model.safetensors"
     assert list(json.loads((run / "inputs.json").read_text())) == ["bases/shared/model.safetensors"]
-    assert {path.suffix for path in run.glob("checkpoints/*/*/*")} <= {".safetensors", ".json", ".jinja"}
+    assert {path.suffix for path in run.glob("checkpoints/*/*/*")} <= {".safetensors", ".json", ".jinja", ".md"}
     content = bytearray(base.read_bytes())
     content[-1] ^= 1
     base.write_bytes(content)
