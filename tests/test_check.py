@@ -95,6 +95,7 @@ MISTAKES = {  # what differs from Fine: what is said
     "observe changes the environment": then("observe", lambda self, r: (self.log.append("seen"), r)[1]),
     "must return messages of roles system, user": then("observe", lambda _, r: [{"role": "ann", "content": "?"}, *r]),
     "one with a text of the user": then("observe", lambda self, r: [{"role": "system", "content": str(r)}]),
+    "surrogates not allowed": then("observe", lambda _, r: [*r, {"role": "user", "content": "\ud800"}]),
     "agents must be a tuple": {"agents": ["ann", "bob"]},
     "stages must have every agent once": {"agents": ("ann", "ann")},
     "done must be True or False": then("reset", set_to(done=0)),

@@ -111,6 +111,7 @@ def check_play(env: Env, seed: int, deadline: float) -> None:
         fine = all(message["role"] in ROLES and isinstance(message["content"], str) for message in messages)
         fine = fine and any(message["role"] == "user" and message["content"].strip() for message in messages)
         assert fine, f"observe({agent!r}) must return messages of roles {', '.join(ROLES)}, one with a text of the user"
+        "".join(message["content"] for message in messages).encode()  # half a surrogate pair is no text
     assert view(env) == view(env), "observe changes the environment, or its text by chance"
     for turn in range(LAST):
         for agent in env.agents:
