@@ -72,7 +72,7 @@ def test_what_goes_wrong_during_training_keeps_its_traceback(tmp_path, monkeypat
     """An error in the options is one line; one in the code of a run is not an error in the options."""
     monkeypatch.setattr(train, "assign_advantages", lambda *_: float("nothing"))
     with pytest.raises(ValueError, match="nothing"):
-        run(tmp_path / "run")
+        run(tmp_path / "run", "--warm-start", "0")
 
 
 def test_two_runs_with_one_seed_are_the_same_to_the_byte(three_steps, tmp_path):
