@@ -95,7 +95,7 @@ class Config(UpdateConfig):
     fused: bool = False  # compile layers for the update on a GPU: faster, a slow first step
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: cuda if there is one; CUDA_VISIBLE_DEVICES says which GPUs
 
-    steps: int = 100  # training steps
+    steps: int = 120  # training steps
     seed: int = 0  # seed of weights, levels and sampling
     output_dir: Text = ""  # run folder (default: runs/TASK-DATE-TIME)
     resume: bool = False  # continue the run in --output-dir, with its own options
