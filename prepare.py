@@ -164,9 +164,8 @@ def input_files(config: Config, policies: Mapping[str, Policy]) -> list[Path]:
 
 def hub_commits(policies: Mapping[str, Policy]) -> dict[str, str]:
     """Hub id -> commit, of models below adapters: their names say nothing of what the hub has under them today."""
-    hub = {
-        name for policy in policies.values() if policy.adapted and not Path(name := policy.model.name_or_path).is_dir()
-    }
+    names = {str(policy.model.name_or_path) for policy in policies.values() if policy.adapted}
+    hub = [name for name in names if not Path(name).is_dir()]
     return {name: Path(str(cached_file(name, "config.json", local_files_only=True))).parent.name for name in hub}
 
 

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -68,12 +68,12 @@ def lock(file: IO[str], folder: Path) -> None:
 # --------------------------------------------------------------------------------------------------------------- inputs
 
 
-def pin(run: Path, files: Iterable[Path], commits: Mapping[str, str]) -> None:
+def pin(run: Path, files: Iterable[Path], commits: dict[str, str]) -> None:
     """Note the hashes of the files that a run is made from, and the commits of models of the hub."""
     write_text(run / "inputs.json", json.dumps(_hashes(run, files) | commits, indent=1))
 
 
-def check_pins(run: Path, files: Iterable[Path], commits: Mapping[str, str]) -> None:
+def check_pins(run: Path, files: Iterable[Path], commits: dict[str, str]) -> None:
     """ValueError naming one of these that is not what it was. A Python file may have moved since."""
     known = read_object(run / "inputs.json")
     moved = {Path(name).name: digest for name, digest in known.items() if name.endswith(".py")}

@@ -36,9 +36,9 @@ def supervise():
         if child == 0:
             enter(streams, *rules)
             return code
-        status, *printed = watch(child, *streams[1:], timeout, output)
-        for file in streams:
-            os.close(file)
+        status, *printed = watch(child, streams[1], streams[2], timeout, output)
+        for stream in streams:
+            os.close(stream)
         marshal.dump((status, traces() == before, *printed), sys.stdout.buffer)
         sys.stdout.flush()
 
