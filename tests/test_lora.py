@@ -1,6 +1,7 @@
 """Adapters: policies that share a frozen model, what engines and checkpoints get, ranks, exact resuming."""
 
 import json
+import os
 import re
 import shutil
 import tempfile
@@ -336,7 +337,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=int(os.environ.get("ADAPTER_EXAMPLES", "40")), deadline=None)
 @given(name=st.sampled_from([*peft.LoraConfig().to_dict(), "unknown"]), value=VALUES)
 def test_any_field_is_refused_or_computes_what_peft_does(elsewhere, name, value):
     with tempfile.TemporaryDirectory() as parent, warnings.catch_warnings():
