@@ -354,6 +354,7 @@ def test_an_error_shows_what_a_file_holds_as_text(tmp_path, main, argv):
 CTRL_C = """
 import os, runpy, signal, sys
 event, word, *sys.argv = sys.argv[1:]
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background is born without one
 sys.addaudithook(lambda name, args: name == event and word in str(args[0]) and os.kill(os.getpid(), signal.SIGINT))
 sys.path.insert(0, "")
 if sys.argv[0].endswith(".py"):
