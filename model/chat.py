@@ -106,10 +106,13 @@ def _control_tokens(tokenizer: Tokenizer) -> dict[str, int]:
 
 def decode(tokenizer: Tokenizer, ids: list[int]) -> str:
     """Response ids -> the text that is graded: all that was sampled, control tokens too, but for the one at the end."""
-    template = str(tokenizer.chat_template)
-    ends = {tokenizer.eos_token_id, tokenizer.pad_token_id, _turn_end(tokenizer, template)}
-    said = ids[:-1] if ids and ids[-1] in ends else ids
+    said = ids[:-1] if ids and ids[-1] in _ends(tokenizer, str(tokenizer.chat_template)) else ids
     return cast(str, tokenizer.decode(said, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+
+@lru_cache(maxsize=32)
+def _ends(tokenizer: Tokenizer, template: str) -> set[int | None]:
+    return {tokenizer.eos_token_id, tokenizer.pad_token_id, _turn_end(tokenizer, template)}
 
 
 def stop_ids(model: PreTrainedModel, tokenizer: Tokenizer) -> set[int]:
