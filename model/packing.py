@@ -83,11 +83,14 @@ def with_signal(groups: Sequence[Group]) -> list[Group]:
 
 def cut(group: Group, budget: int) -> list[Group]:
     """Parts of a group of at most `budget` tokens, each with the prompt; an answer that is longer is alone."""
-    parts: list[Group] = [[]]
+    parts: list[Group] = []
+    room = 0  # tokens that are left in the last one
     for sample in group:
-        if parts[-1] and tokens_of([*parts[-1], sample]) > budget:
+        if not parts or len(sample.response_ids) > room:
             parts.append([])
+            room = budget - len(sample.prompt_ids)
         parts[-1].append(sample)
+        room -= len(sample.response_ids)
     return parts
 
 

@@ -28,8 +28,7 @@ WARM_LEVELS = 12  # in one step of the warm start
 
 SPECIAL = ["<|pad|>", "<|unknown|>", "<|user|>", "<|assistant|>", "<|end|>"]
 TEMPLATE = (
-    f"{WITHOUT_SYSTEM}"
-    "{% for m in messages if m.role == 'user' %}<|user|>{{ m.content }}{% endfor %}"
+    WITHOUT_SYSTEM + "{% for m in messages if m.role == 'user' %}<|user|>{{ m.content }}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 WORDS = ["tool_user", "planner", "proposal", "walls", " at", " free", " goal", " none"]

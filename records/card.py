@@ -21,7 +21,8 @@ def write_cards(run: Path, step: int, config: Config, team: Team, levels: Levels
     words = {**asdict(config), **read_rows(run / "evaluations.jsonl")[-1], "trained": step, "command": started[-1]}
     words |= {"task": Path(config.task).name, "team": ", ".join(team.policy_of)}
     words["library"] = "transformers" if config.adapter == "none" else "peft"
-    prompts = {agent: levels.held_out(0).observe(agent) for agent in team.policy_of}
+    env = levels.held_out(0)
+    prompts = {agent: env.observe(agent) for agent in team.policy_of}
     for policy, source in sources(config, list(team.ranks_of)).items():
         agents = [agent for agent, name in team.policy_of.items() if name == policy]
         hub = re.fullmatch(r"[\w.-]+/[\w.-]+", source) and not Path(source).exists()
