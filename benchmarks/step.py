@@ -12,7 +12,7 @@ gradient and nothing depends on what a model can do. `--envs` is for each GPU: m
 step warms up; the numbers are medians of the others, tokens are those sampled and those that the update is about
 (prompt and response of every sample) a second and GPU. "idle" is the share of sampling in which a rank's engine waited,
 "wait_s" what a rank that has sampled everything waits for the others, "exchange_s" what it takes then to bring samples
-to the ranks that train them, and "..._mb" what this rank sent and received of them (10^6 bytes).
+to the ranks that train them, and "..._mb" what this rank receives of samples and of their outlines (10^6 bytes).
 `--limit-gb` is for everything that torch takes in a process, the engine included (`--memory` is its share of the card).
 """
 
@@ -30,6 +30,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.exchange import Counting, counts
 from benchmarks.shapes import SHAPES, random_model
 from distributed.exchange import share_samples
 from distributed.world import World, start
@@ -115,6 +116,8 @@ def one_step(args: argparse.Namespace, team: Team, step: int) -> dict[str, float
         team.sync()
         world.barrier()
     times = clock.seconds()
+    counting = Counting(world.rank, world.size, world.device, world.over, world.group)  # once more, in nobody's time
+    share_samples(counting, team.training, team.policy_of, result.samples, MINIBATCHES, (0, step))
     sampled = world.add_up(sum(len(sample.response_ids) for sample in result.samples))
     raw = sampled + world.add_up(sum(len(sample.prompt_ids) for sample in result.samples))
     free, total = torch.cuda.mem_get_info() if torch.cuda.is_available() else (0, 0)
@@ -127,6 +130,7 @@ def one_step(args: argparse.Namespace, team: Team, step: int) -> dict[str, float
         "other_share": times["other_s"] / times["step_s"],
         "device_gb": (total - free) / 1e9,
         "gap": metrics["logprob_gap"],
+        **{f"{what}_mb": size / 1e6 for what, size in counts.items()},
     }
 
 
