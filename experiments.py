@@ -1,14 +1,14 @@
 """The paper's table of methods and its ablations with the tiny model on plan_path or another task, on CPU cores only.
 
-    python experiments.py --quick                 methods and a few other rows, 2 seeds, 20 steps
+    python experiments.py --quick                 methods and roles, 2 seeds, 20 steps
     python experiments.py --jobs 50 --time-limit 500          everything, on a large machine that you have for minutes
     python experiments.py --tables credit         one of the tables in studies/rows.py
     python experiments.py --quick --task file.py:Class        the rows that a task of your own has
-    python experiments.py --page docs/experiments.json        table and figure of recorded results once more
+    python experiments.py --page docs/experiments.json        the tables of recorded results once more
 
 Every training is a single-threaded `train.py` with its own folder under --output-dir; options that are not listed below
 go to all of them. Repeat the command to continue after a stop: finished runs are kept, unfinished ones resume. At the
-end, at --time-limit or at Ctrl-C, `experiments.md`, `.svg` and `.json` are written there.
+end, at --time-limit or at Ctrl-C, `experiments.md` and `experiments.json` are written there.
 """
 
 import argparse
@@ -32,6 +32,7 @@ from studies.results import collect, learning_curve, play_path, run_folder, tabl
 from studies.rows import NEAR, SINGLE, TABLES, TURNS, Method, options_of
 
 COMMON = "--device cpu --trees 0 --keep 1 --report-every 10 --save-every 10"
+QUICK = ("methods", "roles")  # the tables of --quick
 POLL = 1.0  # seconds between two looks at the trainings
 
 
@@ -72,13 +73,12 @@ def make_plan(own: argparse.Namespace, words: Sequence[str]) -> Plan:
         lacks.append(SINGLE)
 
     def fits(row: Method) -> bool:
-        options = " ".join(row.trainings)
-        return {*row.team} <= {*team} and (row.quick or not own.quick) and not any(word in options for word in lacks)
+        return {*row.team} <= {*team} and not any(word in " ".join(row.trainings) for word in lacks)
 
     name = "" if config.task == "plan_path" else f"-{config.task.rpartition(':')[2]}"
     folder = Path(own.output_dir or f"runs/experiments{name}{'-quick' * own.quick}")
-    seeds, steps = ([0, 1], 20) if own.quick else ([0, 1, 2, 3, 4], 60)
-    tables = {table: rows for table in own.tables if (rows := [row for row in TABLES[table] if fits(row)])}
+    seeds, steps, names = ([0, 1], 20, QUICK) if own.quick else ([0, 1, 2, 3, 4], 60, TABLES)
+    tables = {name: rows for name in own.tables or names if (rows := list(filter(fits, TABLES[name])))}
     return Plan(folder, own.seeds or seeds, own.steps or steps, tables, words, len(team))
 
 
@@ -116,10 +116,7 @@ def run_trainings(runs: Mapping[Path, Sequence[str]], parallel: int) -> list[str
         for process in running.values():
             process.terminate()  # it saves, and can be resumed no matter when it is stopped
         for process in running.values():
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()  # it did not listen
+            process.wait()
     return failures
 
 
@@ -164,28 +161,17 @@ def run(plan: Plan, parallel: int) -> list[str]:
     return failures
 
 
-def write_page(results: dict, path: Path) -> None:
-    """The table and the figure beside `path`, the results as JSON; the table is shown too."""
-    markdown = table(results)
-    path.with_suffix(".md").write_text(markdown, encoding="utf-8")
-    say(markdown)
-    from studies.figure import figure  # the only use of matplotlib (requirements-dev.txt); --page draws it later
-
-    path.with_suffix(".svg").write_text(figure(results), encoding="utf-8")
-    say(f"written: {path}, .md, .svg")
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw, allow_abbrev=False)
-    parser.add_argument("--quick", action="store_true", help="methods and a few other rows, 2 seeds, 20 steps")
-    parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES), help="default: all of them")
+    parser.add_argument("--quick", action="store_true", help="methods and roles, 2 seeds, 20 steps")
+    parser.add_argument("--tables", nargs="+", choices=TABLES, help="default: all of them (quick: methods roles)")
     parser.add_argument("--seeds", type=int, nargs="+", metavar="N", help="default: 0 1 2 3 4 (quick: 0 1)")
     parser.add_argument("--steps", type=int, metavar="N", help="training steps of a run (default: 60; quick: 20)")
     parser.add_argument("--jobs", type=int, metavar="N", default=os.cpu_count(), help="runs at a time (default: cores)")
     parser.add_argument("--time-limit", type=int, metavar="SECONDS", default=0, help="then trainings stop")
     parser.add_argument("--output-dir", metavar="DIR", help="default: runs/experiments (quick: runs/experiments-quick)")
-    parser.add_argument("--page", metavar="FILE", type=Path, help="train nothing: table and figure of these results")
+    parser.add_argument("--page", metavar="FILE", type=Path, help="train nothing: the tables of these results")
     own, words = parser.parse_known_args(argv)
     # for the children: one thread each, no GPU, and no warning of tokenizers in forked processes
     os.environ.update(OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="", TOKENIZERS_PARALLELISM="false")
@@ -196,15 +182,16 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise ValueError(f"--jobs {own.jobs} --time-limit {own.time_limit}: a job at least, and no seconds below 0")
         signal.alarm(own.time_limit)
         if own.page:
-            if "rows" not in (results := read_object(own.page)):
-                raise ValueError(f"{own.page} holds no results of this command")
-            return write_page(results, own.page)
-        plan = make_plan(own, words)
-        failures = run(plan, own.jobs)
-        path = plan.folder / "experiments.json"
-        results = collect(plan.folder, plan.tables, plan.seeds, plan.steps)
-        path.write_text(json.dumps(results, indent=1), encoding="utf-8")
-        write_page(results, path)
+            path, failures, results = own.page, [], read_object(own.page)
+            if "rows" not in results:
+                raise ValueError(f"{path} holds no results of this command")
+        else:
+            plan = make_plan(own, words)
+            path, failures = plan.folder / "experiments.json", run(plan, own.jobs)
+            results = collect(plan.folder, plan.tables, plan.seeds, plan.steps)
+            path.write_text(json.dumps(results, indent=1), encoding="utf-8")
+        path.with_suffix(".md").write_text(page := table(results), encoding="utf-8")
+        say(page)
         if failures:
             raise ValueError("; ".join(failures))
 

@@ -1,1 +1,1 @@
-"""What compares methods: ablations, rows of experiments, results, the figure."""
+"""What compares methods: ablations, rows of experiments, results."""

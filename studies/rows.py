@@ -26,7 +26,6 @@ class Method:
     options: str = ""  # "" is AT-GRPO with a shared policy
     untrained: bool = False
     team: dict[str, tuple[str, str]] = field(default_factory=dict)  # agent -> (options, policy) that plays it
-    quick: bool = False  # a row that --quick has too
 
     @property
     def trainings(self) -> list[str]:
@@ -61,18 +60,18 @@ def _played(options: str, tool_user: str = "shared", planner: str = "shared") ->
 
 TABLES = {
     "methods": [
-        Method("single agent, untrained", SINGLE, untrained=True, quick=True),
-        Method("single agent + GRPO, T = 1", f"{SINGLE} {CHAINS} --max-turns 1", quick=True),  # as published
-        Method("single agent + GRPO", f"{SINGLE} {CHAINS}", quick=True),
-        Method("single agent + tree", SINGLE, quick=True),
-        Method("MAS, untrained", untrained=True, quick=True),
-        Method("MAS + GRPO", CHAINS, quick=True),
-        Method(AT_GRPO, quick=True),
-        Method("MAS + AT-GRPO, policy per role", ROLES, quick=True),
+        Method("single agent, untrained", SINGLE, untrained=True),
+        Method("single agent + GRPO, T = 1", f"{SINGLE} {CHAINS} --max-turns 1"),  # as published
+        Method("single agent + GRPO", f"{SINGLE} {CHAINS}"),
+        Method("single agent + tree", SINGLE),
+        Method("MAS, untrained", untrained=True),
+        Method("MAS + GRPO", CHAINS),
+        Method(AT_GRPO),
+        Method("MAS + AT-GRPO, policy per role", ROLES),
     ],
     "roles": [
-        Method("roles trained alone, then combined", team=_alone(), quick=True),
-        Method("policies of the roles swapped", team=_played(ROLES, "planner", "tool_user"), quick=True),
+        Method("roles trained alone, then combined", team=_alone()),
+        Method("policies of the roles swapped", team=_played(ROLES, "planner", "tool_user")),
     ],
     "sight": [  # roles once more, where the planner sees only the cells around it
         Method("short sight: single agent + tree", f"{SINGLE} {NEAR}"),
@@ -84,7 +83,7 @@ TABLES = {
     "ablations": [
         Method("parallel chains instead of a tree", "--sampling parallel --grouping prompt"),
         Method("groups by agent, turns pooled", "--grouping agent"),
-        Method("groups by turn, agents pooled", "--grouping turn", quick=True),
+        Method("groups by turn, agents pooled", "--grouping turn"),
         Method("outcome reward only", "--reward outcome"),
         Method("alpha = 0 (local reward only)", "--alpha 0"),
         Method("alpha = 0.5", "--alpha 0.5"),
