@@ -115,10 +115,7 @@ def prepare(config: Config, world: World, folder: Path, stop: Stop) -> Run:
     commits = world.merge(hub_commits(team.policies))
     if world.main:
         (run_folder.check_pins if config.resume else run_folder.pin)(folder, inputs, commits)
-    log = Log(
-        folder, world, config, agents, list(team.ranks_of), team.decode,
-        lambda step, i: levels.training(config.seed, step, i, config.envs_per_step), levels.held_out, track,
-    )  # fmt: skip
+    log = Log(folder, world, config, levels, list(team.ranks_of), team.decode, track)
     log.say(f"{team.describe()}; agents act in the order {', '.join(agents)}")
     run = Run(config, team, levels, pool, log, stop, done)
     if checkpoint:

@@ -11,7 +11,6 @@ nothing from anywhere, and sets every text that a model wrote as text, never as 
 import argparse
 import html
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import isfinite
@@ -24,17 +23,13 @@ from records.run_folder import read_object, read_rows, write_text
 
 Row = dict[str, Any]
 TEMPLATE = Path(__file__).parent / "records" / "page.html"
-POINTS = 1000  # of a curve
-TREE_BYTES = 6_500_000  # of trees.jsonl in one page, which then opens in a second
 # An example of each row that the page needs, see `fits`.
-CANDIDATE = {
-    "text": "", "tokens": 0, "team": 0, "local": 0, "reward": 0, "advantage": 0, "truncated": True, "committed": True,
-    "valid": True, "info": {"*": 0}, "board": (0, None), "way": ([[0]], None),
-}  # fmt: skip
-STAGE = {"turn": 0, "agent": "", "prompt": [0], "board": (0, None), "candidates": [CANDIDATE]}
 TREE = {
     "step": 0, "env": 0, "messages": [{"role": "", "content": ""}], "boards": [("", [""])],
-    "episodes": [{"trajectory": (0, None), "ended": "", "solved": True, "stages": [STAGE]}],
+    "episodes": [{"trajectory": (0, None), "ended": "", "solved": True, "stages": [
+        {"turn": 0, "agent": "", "prompt": [0], "board": (0, None), "candidates": [
+            {"text": "", "tokens": 0, "team": 0, "local": 0, "reward": 0, "advantage": 0, "truncated": True,
+             "committed": True, "valid": True, "info": {"*": 0}, "board": (0, None), "way": ([[0]], None)}]}]}],
 }  # fmt: skip
 FILES = {
     "run.json": {"sessions": [{"command": "", "date": "", "versions": {"*": ""}}]},
@@ -46,7 +41,7 @@ FILES = {
 }
 CHARTS = (  # title, what it says, its metrics ("/reward": that of every agent), whether it is a share of 1
     ("Success", "Held-out: greedy, ±1 standard error. Training: the best of K at every action (chains: as sampled).",
-     ("held-out", "training"), True),
+     ("held-out", "solved"), True),
     ("Reward", "alpha · team + local, mean over all candidates of an agent.", ("/reward",), False),
     ("Team reward", "What the actions are worth to the task.", ("/team",), True),
     ("Held-out format", "Share of held-out answers that could be read.", ("/held-out format",), True),
@@ -88,10 +83,7 @@ class Saved:
     sessions: list[Row]
     rows: list[Row]  # of metrics, timing and evaluations, with the steps that were done then (from 1 in training)
     sets: dict[str, list[Row]]  # trees of training levels, and of held-out levels
-
-    @property
-    def steps(self) -> str:
-        return f"{sum('training' in row for row in self.rows)} of {self.config.steps} steps"
+    steps: str  # how many are done
 
 
 def read_run(folder: Path) -> Saved:
@@ -105,16 +97,12 @@ def read_run(folder: Path) -> Saved:
     if not found["metrics"]:
         raise ValueError(f"{folder / 'metrics.jsonl'} has no finished step yet: wait for the first one")
     rows = [row | {"step": row["step"] + 1} for row in found["metrics"] + found["timing"]]
-    rows = [row | ({"training": row["solved"]} if "solved" in row else {}) for row in rows]
     for row in found["evaluations"]:
         formats = {f"{agent}/held-out format": share for agent, share in row["formats"].items()}
         rows.append({"step": row["step"], "held-out": row["success"], "se": row["se"], "n": row["n"], **formats})
-    trees = found["trees"]
-    steps = list(dict.fromkeys(row["step"] for row in trees))
-    every = (folder / "trees.jsonl").stat().st_size // TREE_BYTES + 1 if trees else 1
-    kept = {*steps[::every], *steps[-1:]}
-    sets = {"training": [row for row in trees if row["step"] in kept], "held-out": found["boards"]}
-    return Saved(folder, config, [session for row in found["run"] for session in row["sessions"]], rows, sets)
+    sets = {"training": found["trees"], "held-out": found["boards"]}
+    sessions = [session for row in found["run"] for session in row["sessions"]]
+    return Saved(folder, config, sessions, rows, sets, f"{len(found['metrics'])} of {config.steps} steps")
 
 
 # -------------------------------------------------------------------------------------------------------------- drawing
@@ -123,15 +111,13 @@ def read_run(folder: Path) -> Saved:
 def lines(rows: Sequence[Row], metrics: Sequence[str], prefix: str = "") -> list[Row]:
     """The curves of a chart: one for each agent, policy or file that has such a metric. No number is a gap."""
     found = []
-    names = dict.fromkeys(name for row in rows for name in row)
-    for name in (name for name in names if {name, "/" + name.rpartition("/")[2]} & {*metrics}):
-        known = [row for row in rows if name in row]
-        known = [*known[: -1 : len(known) // POINTS + 1], *known[-1:]]
-        line: Row = {"name": prefix + (name.rpartition("/")[0] or name), "x": [row["step"] for row in known]}
-        line["y"] = [row[name] if isfinite(row[name]) else None for row in known]
-        if name == "held-out":
-            line["error"] = [row["se"] for row in known]
-        found.append(line)
+    for name in dict.fromkeys(name for row in rows for name in row):
+        owner, slash, metric = name.rpartition("/")
+        if {name, slash + metric} & {*metrics}:
+            known = [row for row in rows if name in row]
+            values = [row[name] if isfinite(row[name]) else None for row in known]
+            line = {"name": prefix + (owner or name), "x": [row["step"] for row in known], "y": values}
+            found.append(line | ({"error": [row["se"] for row in known]} if name == "held-out" else {}))
     return found
 
 
@@ -154,11 +140,9 @@ def facts(run: Saved) -> list[tuple[str, str]]:
 
 def overlay(runs: Sequence[Saved]) -> list[tuple[str, str]]:
     """What stands above the curves of several runs: what each of them is, and the options that differ."""
-    options = [{name: str(value) for name, value in asdict(run.config).items()} for run in runs]
-    differ = {name: [each[name] for each in options] for name in options[0]}
-    return [(str(run.folder), f"{run.config.task} ({run.config.workflow}), {run.steps}") for run in runs] + [
-        (name, " | ".join(values)) for name, values in differ.items() if len({*values}) > 1
-    ]
+    whole = [(str(run.folder), f"{run.config.task} ({run.config.workflow}), {run.steps}") for run in runs]
+    options = {name: [str(getattr(run.config, name)) for run in runs] for name in asdict(runs[0].config)}
+    return whole + [(name, " | ".join(values)) for name, values in options.items() if len({*values}) > 1]
 
 
 def page(runs: Sequence[Saved]) -> str:
@@ -175,12 +159,12 @@ def page(runs: Sequence[Saved]) -> str:
         "charts": charts,
         "sets": {name: rows for name, rows in first.sets.items() if rows and not several},
         "alpha": first.config.alpha,
-        "normalize": first.config.normalize,
+        "scale": " / deviation" if first.config.normalize == "std" else "",
     }
     # without any `<` in it, so nothing that a model wrote can end the block
     block = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-    parts = {"TITLE": html.escape(" · ".join(names)), "DATA": block}
-    return re.sub(r"\{\{(TITLE|DATA)\}\}", lambda match: parts[match[1]], TEMPLATE.read_text(encoding="utf-8"))
+    head, tail = TEMPLATE.read_text(encoding="utf-8").split("{{DATA}}")
+    return head.replace("{{TITLE}}", html.escape(" · ".join(names))) + block + tail
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -104,24 +104,19 @@ def rollout_tree(
     return Rollout(_play_all(envs, generate, Rules(**rules), [None], env_ids, pool))
 
 
-def final_progress(episode: Episode, alpha: float) -> float:
-    """What the team has achieved at the end, whoever acted last; 1 exactly when solved. Local rewards are no part."""
-    return episode.progress
-
-
 def rollout_chains(
     envs: Sequence[Env],
     generate: Generate,
     *,
     env_ids: Sequence[int] | None = None,
     pool: Executor | None = None,
-    value: Callable[[Episode, float], float] = final_progress,
+    value: Callable[[Episode, float], float] = lambda episode, alpha: episode.progress,
     **rules: Any,
 ) -> Rollout:
     """Plain GRPO: `num_candidates` independent trajectories of every environment; arguments as in `rollout_tree`.
 
-    Every sample of a trajectory carries its return, `value(episode, alpha)`. When one action cannot be scored the whole
-    trajectory is invalid.
+    Every sample of a trajectory carries its return, `value(episode, alpha)`: what the team has achieved at the end,
+    whoever acted last; 1 exactly when solved. When one action cannot be scored the whole trajectory is invalid.
     """
     rule = Rules(**rules)
     episodes = _play_all(envs, generate, rule, range(rule.num_candidates), env_ids, pool)

@@ -4,7 +4,7 @@ import json
 import platform
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from importlib.metadata import version
@@ -14,7 +14,6 @@ from typing import Any
 from tqdm import tqdm
 
 from distributed.world import World
-from envs import Env
 from options import Config
 from records import console
 from records.checkpoint import EVALUATIONS, STEPS, cut_log
@@ -24,6 +23,7 @@ from records.run_folder import append_row, read_object, write_text
 from records.track import Track
 from records.trees import transcript, tree_rows
 from rollout import Decode, Evaluation, Rollout
+from tasks.levels import Levels
 
 LEVELS = 4  # held-out levels whose play is recorded at every evaluation
 
@@ -35,25 +35,19 @@ def say(world: World, text: str) -> None:
 
 
 class Log:
-    """The logs of a run folder and its lines on the console.
-
-    `policies` and `agents` are names, in the order they are shown. `level(step, env)` and `held_out(number)` make the
-    environments of a step and those of the evaluations again. `track` gets the numbers too.
-    """
+    """The logs of a run folder and its lines on the console. `policies` are names; `track` gets the numbers too."""
 
     def __init__(
-        self, run: Path, world: World, config: Config, agents: Sequence[str], policies: Sequence[str], decode: Decode,
-        level: Callable[[int, int], Env], held_out: Callable[[int], Env], track: Track = lambda row, step: None,
+        self, run: Path, world: World, config: Config, levels: Levels, policies: Sequence[str], decode: Decode,
+        track: Track = lambda row, step: None,
     ):  # fmt: skip
-        self.run, self.world, self.steps, self.trees, self.decode = run, world, config.steps, config.trees, decode
-        self.agents, self.policies, self.level, self.held_out, self.track = agents, policies, level, held_out, track
-        self.solved = f"best of {config.num_candidates} solved" if config.sampling == "tree" else "solved"
+        self.run, self.world, self.config, self.levels = run, world, config, levels
+        self.policies, self.decode, self.track = policies, decode, track
 
     def progress(self, first: int) -> Iterator[int]:
         """The steps from `first` on, with a bar where it is seen."""
-        hidden = None if self.world.main else True  # None: hidden unless the console is a terminal
-        left = range(first, self.steps)
-        return iter(tqdm(left, "train", initial=first, total=self.steps, disable=hidden, dynamic_ncols=True))
+        hidden, steps = None if self.world.main else True, self.config.steps  # None: unless the console is a terminal
+        return iter(tqdm(range(first, steps), "train", initial=first, total=steps, disable=hidden, dynamic_ncols=True))
 
     def say(self, text: str) -> None:
         say(self.world, text)
@@ -69,13 +63,13 @@ class Log:
         for name in STEPS:
             cut_log(self.run / name, done)
         for name in EVALUATIONS:  # only the last one is made again
-            cut_log(self.run / name, min(done + 1, self.steps))
+            cut_log(self.run / name, min(done + 1, self.config.steps))
         path = self.run / "run.json"
         sessions = read_object(path).get("sessions") if path.exists() else []
         if type(sessions) is not list:
             raise ValueError(f"{path}: sessions is {sessions!r:.40} and not a list")
         versions = {name: version(name) for name in ("torch", "transformers", "numpy")}
-        versions["python"] = platform.python_version()
+        versions |= {"python": platform.python_version()}
         command, now = shlex.join(["python", *sys.argv]), datetime.now().astimezone().isoformat(" ", "seconds")
         sessions.append({"command": command, "date": now, "versions": versions})
         write_text(path, json.dumps({"sessions": sessions}, indent=1))
@@ -90,10 +84,12 @@ class Log:
         append_row(self.run / "metrics.jsonl", row)
         append_row(self.run / "timing.jsonl", {"step": row["step"], **seconds})
         self.track(row | seconds, row["step"] + 1)
-        trees = tree_rows(result, row["step"], self.decode, self.trees or 1, partial(self.level, row["step"]))
-        for tree in trees[: self.trees]:
+        config, step = self.config, row["step"]
+        level = partial(self.levels.training, config.seed, step, envs_per_step=config.envs_per_step)
+        trees = tree_rows(result, step, self.decode, config.trees or 1, level)
+        for tree in trees[: config.trees]:
             append_row(self.run / "trees.jsonl", tree)
-        self.say(step_line(row, self.steps, self.agents, self.policies, seconds["step_s"], self.solved))
+        self.say(step_line(row, config, self.levels.training_env.agents, self.policies, seconds["step_s"]))
         for alarm in alarms(row, self.policies):
             self.say(f"  note: {alarm}")
         if example:
@@ -106,8 +102,8 @@ class Log:
         row = {"step": step, "success": result.success, "se": result.se, "n": result.n, "turns": result.turns}
         append_row(self.run / "evaluations.jsonl", {**row, "formats": result.formats})
         self.track({f"held-out/{name}": value for name, value in row.items() if name != "step"}, step)
-        if self.trees:
-            for tree in tree_rows(Rollout(result.episodes), step, self.decode, LEVELS, self.held_out):
+        if self.config.trees:
+            for tree in tree_rows(Rollout(result.episodes), step, self.decode, LEVELS, self.levels.held_out):
                 append_row(self.run / "boards.jsonl", tree)
         success, se = half_up(result.success, 3), half_up(result.se, 3)
         self.say(f"held-out success after {step} steps: {success} (n={result.n}, se {se})")

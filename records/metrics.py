@@ -1,7 +1,6 @@
 """What a step looks like in numbers: one flat JSON row, and plain words when the numbers look bad."""
 
 import resource
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -12,10 +11,10 @@ from typing import Any
 import torch
 
 from grouping import Sample
+from options import Config
 from records.console import half_up
 from rollout import Rollout
 
-WIDTH = 80  # columns of a step line
 NO_SIGNAL = 0.7  # above this share of groups without a signal, in a team that solves little, a person is told
 LOGPROB_GAP = 0.1  # nats: the engine does not sample from the weights that are trained
 
@@ -80,10 +79,7 @@ def alarms(row: Mapping[str, Any], policies: Sequence[str]) -> list[str]:
     found = []
     # a team that solves its levels may well have few groups to learn from, because all K answers are right
     if row["groups/dead_share"] > NO_SIGNAL and row["solved"] < 0.5:
-        found.append(
-            f"{row['groups/dead_share']:.0%} of the groups have no signal (all K rewards are equal) and teach nothing: "
-            "more candidates, other levels or a better start would help"
-        )
+        found.append(f"{row['groups/dead_share']:.0%} of the groups have no signal: all K rewards are equal")
     for name in policies:
         if (gap := row.get(f"{name}/logprob_gap", 0.0)) > LOGPROB_GAP:
             found.append(f"policy {name}: engine and trainer differ by {gap:.2f} nats a token")
@@ -91,30 +87,21 @@ def alarms(row: Mapping[str, Any], policies: Sequence[str]) -> list[str]:
 
 
 def step_line(
-    row: Mapping[str, Any], steps: int, agents: Sequence[str], policies: Sequence[str], seconds: float, solved: str
+    row: Mapping[str, Any], config: Config, agents: Sequence[str], policies: Sequence[str], seconds: float
 ) -> str:
-    """The line a person reads while waiting; what does not fit is left out.
+    """The line a person reads while waiting.
 
-    `solved` says whose success it is: "best of 8 solved". Rewards are in the order of `agents`, entropies in that of
-    `policies`; "-" has not been scored or trained in this step.
+    Rewards are in the order of `agents`, entropies in that of `policies`; "-": not scored or trained in this step.
     """
 
     def numbers(names: Sequence[str], metric: str) -> str:
-        values = (row.get(f"{name}/{metric}") for name in names)
-        return "/".join("-" if value is None else half_up(value) for value in values)
+        return "/".join(half_up(row[key]) if (key := f"{name}/{metric}") in row else "-" for name in names)
 
-    line, *others = (
-        f"step {row['step'] + 1}/{steps}",
-        f"{solved} {half_up(row['solved'])}",
-        f"reward {numbers(agents, 'reward')}",
-        f"signal {1 - row['groups/dead_share']:.0%}",
-        f"entropy {numbers(policies, 'entropy')}",
-        f"{seconds:.{int(seconds < 100)}f}s",
-        f"turns {half_up(row['turns'], 1)}",
+    solved = f"best of {config.num_candidates} solved" if config.sampling == "tree" else "solved"
+    return (
+        f"step {row['step'] + 1}/{config.steps} {solved} {half_up(row['solved'])} reward {numbers(agents, 'reward')} "
+        f"signal {1 - row['groups/dead_share']:.0%} entropy {numbers(policies, 'entropy')} {seconds:.1f}s"
     )
-    for part in others:
-        line += f" {part}" if len(line) + len(part) < WIDTH else ""
-    return line
 
 
 class Clock:
@@ -140,8 +127,7 @@ class Clock:
         (`load_s` - `sync_s`: policies that share an engine); `other_s` is in no part.
         """
         step, part = time.perf_counter() - self.started, self.parts
-        peak: float = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        peak *= 1 if sys.platform == "darwin" else 1024  # macOS counts in bytes, Linux in KiB
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         if torch.cuda.is_available():
             peak = torch.cuda.max_memory_allocated()
         return {

@@ -32,13 +32,11 @@ from tasks.walk import with_arrows
 Row = dict[str, Any]
 
 
-def tree_rows(
-    result: Rollout, step: int, decode: Decode, limit: int, level: Callable[[int], Env] | None = None
-) -> list[Row]:
+def tree_rows(result: Rollout, step: int, decode: Decode, limit: int, level: Callable[[int], Env]) -> list[Row]:
     """`limit` environments of a rollout, one row each in order: the first that have a group with a signal, then others.
 
     Call it after `assign_advantages`. `decode(agent, ids)` is that of the rollout. `level(env)` is the environment as
-    it was before: the rollout keeps no states, so what is recorded is played once more; without it there are no boards.
+    it was before: the rollout keeps no states, so what is recorded is played once more.
     """
     rows = []
     signal = {sample.key.env for sample in result.samples if sample.advantage}
@@ -46,7 +44,7 @@ def tree_rows(
     for env in sorted(sorted(envs, key=lambda env: (env not in signal, env))[:limit]):
         row: Row = {"step": step, "env": env, "messages": [], "boards": []}
         mine = (episode for episode in result.episodes if episode.env == env)
-        row["episodes"] = [_episode(episode, decode, level(env) if level else None, row) for episode in mine]
+        row["episodes"] = [_episode(episode, decode, level(env), row) for episode in mine]
         rows.append(row)
     return rows
 
@@ -104,11 +102,11 @@ def _number(item: Any, items: list[Any]) -> int:
     return items.index(item)
 
 
-def transcript(row: Row, limit: int = 4) -> str:
+def transcript(row: Row) -> str:
     """The first committed actions of a recorded environment, and the way each of them takes on the board."""
     episode = row["episodes"][0]
     lines = [f"--- example, step {row['step'] + 1}, environment {row['env'] + 1} ---"]
-    for stage in episode["stages"][:limit]:
+    for stage in episode["stages"][:4]:
         lines += [f"[turn {stage['turn'] + 1}, {stage['agent']} sees]", row["messages"][stage["prompt"][-1]]["content"]]
         for chosen in (candidate for candidate in stage["candidates"] if candidate["committed"]):
             best = f"best of {len(stage['candidates'])}" if len(stage["candidates"]) > 1 else "its answer"

@@ -45,7 +45,7 @@ def test_curves_and_facts_are_the_numbers_of_the_files_with_steps_from_1(run):
     data = json.loads(block_of(page_of(run)))
     charts = {chart["title"]: {line.pop("name"): line for line in chart["series"]} for chart in data["charts"]}
     assert charts["Success"]["held-out"] == {"x": [0, 2], "y": [0.0, 1.0], "error": [0.0, 0.0]}
-    assert charts["Success"]["training"] == {"x": [1, 2, 3], "y": [0.0, 0.0, 1.0]}
+    assert charts["Success"]["solved"] == {"x": [1, 2, 3], "y": [0.0, 0.0, 1.0]}
     assert charts["Reward"]["ann"]["y"][0] == pytest.approx(0.4)
     assert charts["Reward"]["cat"] == {"x": [3], "y": [0.7]}
     assert charts["Groups without a signal"]["groups"] == {"x": [1, 2], "y": [1.0, 0.0]}
@@ -57,11 +57,6 @@ def test_curves_and_facts_are_the_numbers_of_the_files_with_steps_from_1(run):
     facts = dict(data["facts"])
     assert facts["Training"] == "3 of 2 steps, 2 environments each"
     assert facts["Held-out success"] == "0.000 → 1.000 (n = 6, se 0.000)"
-
-
-def test_long_curves_keep_every_nth_and_the_last():
-    (line,) = report.lines([{"step": step, "a/reward": float(step)} for step in range(2500)], ["/reward"])
-    assert (line["x"][:3], line["x"][-1], len(line["x"])) == ([0, 3, 6], 2499, 834)
 
 
 def test_several_runs_share_the_charts_and_the_options_that_differ_are_named(run, capsys):
@@ -180,9 +175,8 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 KEYS = """
 const press = (keys) => document.dispatchEvent(new KeyboardEvent("keydown",
   { key: keys.replace("Shift+", ""), shiftKey: keys.startsWith("Shift+"), bubbles: true }));
-const shown = () => [document.getElementById("status").textContent,
-  document.querySelector("#spine [aria-current]")?.textContent ?? ""].join(" ");
 const text = (selector) => [...document.querySelectorAll(selector)].map((node) => node.textContent);
+const shown = () => text("select option:checked, #spine [aria-current]").join(" ");
 let answer;
 """
 
@@ -208,25 +202,10 @@ def ask(tmp_path):
 
 @pytest.mark.slow
 def test_keys_walk_through_the_tree_and_stay_inside(run, ask):
-    keys = [
-        "ArrowLeft",
-        "ArrowRight",
-        "ArrowRight",
-        "Shift+ArrowDown",
-        "Shift+ArrowRight",
-        "Shift+ArrowRight",
-        "n",
-        "n",
-    ]
+    keys = ["ArrowLeft", "ArrowRight", "ArrowRight", "Shift+ArrowDown", "Shift+ArrowRight", "Shift+ArrowRight"]
     answer = ask(page_of(run), f"answer = {keys}.map((key) => {{ press(key); return shown(); }})")
-    assert answer == [
-        f"Step {step}, environment {env}: out of turns. {agent}turn {turn}"
-        for step, env, agent, turn in [
-            (1, 1, "ann", 1), (1, 1, "bob", 1), (1, 1, "ann", 2), (1, 2, "ann", 1), (2, 2, "ann", 1),
-            (2, 2, "ann", 1),  # there is no third step
-            (2, 2, "bob", 1), (2, 2, "ann", 2),  # n: the next group with a signal
-        ]
-    ]  # fmt: skip
+    stages = ["1 1 annturn 1", "1 1 bobturn 1", "1 1 annturn 2", "1 2 annturn 1", "2 2 annturn 1", "2 2 annturn 1"]
+    assert answer == [f"training {stage}" for stage in stages], "and there is no third step"
 
 
 @pytest.mark.slow
@@ -238,18 +217,18 @@ def test_a_stage_shows_prompt_boards_candidates_and_what_comes_next(run, ask):
           text("td:nth-child(6)"), text("caption")[0], boards()];
         document.getElementById("candidate-1").click(); answer.push(boards());
         const sets = document.getElementById("choose-set"); sets.value = 1; sets.dispatchEvent(new Event("change"));
-        answer.push(shown());
+        answer.push(shown() + text("#spine > span"));
     """)  # fmt: skip
     prompts, candidates, committed, new, advantages, caption, *boards, held_out = answer
     best = max(candidates)
     assert committed == [best]
     assert prompts[0].startswith("toy bob sees ann:")
     ann = prompts[0].split()[-1]
-    assert new == [f"{ann}|bob:{best}", f"toy ann sees {ann} bob:{best}"]  # on the board, and what ann is asked next
+    assert new == [f"{ann}|bob:{best}", prompts[0]]  # on the board after it, and what bob is asked after ann
     assert "Mean reward" in caption
     assert float(advantages[candidates.index(best)]) > 0
     assert boards == [[ann, f"{ann}|bob:{text}"] for text in (best, candidates[1])]
-    assert held_out == "Held-out after 0, environment 1: out of turns. annturn 1"
+    assert held_out == "held-out after 0 1 annturn 1out of turns"
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from records import console
 from records.log import LEVELS, Log
 from records.metrics import alarms, groups_per_turn, rollout_metrics
 from rollout import Episode, Rollout, evaluate, rollout_tree
+from tasks.levels import Levels
 
 # -------------------------------------------------------------------------------------------------------------- metrics
 
@@ -73,8 +74,8 @@ def test_what_agents_and_data_wrote_is_text_on_any_terminal(monkeypatch, encodin
 
 def make_log(folder, world=None, trees=2, level=Drawn):
     config = Config(steps=2, num_candidates=3, trees=trees)
-    levels = (lambda step, env: level(), lambda number: level())
-    return Log(folder, world or World(), config, ("ann", "bob"), ["p"], ScriptedEngine.decode, *levels)
+    levels = Levels(level(), level())
+    return Log(folder, world or World(), config, levels, ["p"], ScriptedEngine.decode)
 
 
 def evaluation(script=lambda request, k: "1", count=6):

@@ -27,7 +27,7 @@ def record(envs, script, sample=rollout_tree, limit=1, turns=2, level=None):
     result = sample(envs, engine, encode=engine.encode, decode=engine.decode, num_candidates=3, max_turns=turns)
     key = (trajectory_key,) if sample is rollout_chains else ()
     assign_advantages(group_samples(result.samples, *key))
-    return tree_rows(result, 7, engine.decode, limit, level)
+    return tree_rows(result, 7, engine.decode, limit, level or (lambda env: envs[env]))
 
 
 def values(stage, name):
