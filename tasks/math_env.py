@@ -24,6 +24,7 @@ from typing import Any
 from envs import Env, InfraError, Message, Reward
 from tasks import data as datasets
 from tasks import sandbox
+from tasks.boards import check
 from tasks.fences import extract_code, shorten, visible
 from tasks.math_equal import MAX_LENGTH, extract_answer, math_equal, score_answers
 
@@ -97,10 +98,10 @@ class MathEnv(Env):
     an answer that can be read, .8 if that is right. InfraError when program or comparison could not run through no
     fault of the agent; the state is then unchanged.
 
-    Options: `data`, a file or hub id (with `config`), or `problems`, a sequence of `Question` or of rows as
-    in a file; `timeout`, seconds for a tool user's program; `reasoners` and `tool_users`, how many of each an ensemble
-    has; `calls`, answers a turn of a single agent, of which the last counts. `reset(seed)` starts question number
-    `seed % len(problems)` of a fixed permutation, so that consecutive seeds go through the whole set.
+    Options: `data`, a file or hub id (with `config`), or `problems`, of which each may be a row as in a file;
+    `timeout`, seconds for a tool user's program; `reasoners` and `tool_users`, how many of each an ensemble has;
+    `calls`, answers a turn of a single agent, of which the last counts. Seed s is question order[s % len(problems)] of
+    one fixed permutation.
     """
 
     slow_scoring = True
@@ -109,7 +110,7 @@ class MathEnv(Env):
         self,
         workflow: str = "mas",
         data: str | None = None,
-        problems: Sequence[Question | dict[str, Any]] | None = None,
+        problems: Sequence[Question | dict[str, Any]] = (),
         config: str | None = None,
         timeout: float = 10.0,
         reasoners: int = 2,
@@ -123,22 +124,16 @@ class MathEnv(Env):
             "tool": ("tool_user",),
             "ensemble": (*team, "judge"),
         }
-        if workflow not in workflows:
-            raise ValueError(f"workflow={workflow!r}: mathematics has {', '.join(workflows)}")
-        if workflow == "ensemble" and not team:
-            raise ValueError(f"reasoners={reasoners}, tool_users={tool_users}: give the judge a team")
-        if calls not in (1, 2) or (calls == 2 and workflow != "single"):
-            raise ValueError(f"calls={calls}: 1, or 2 with --workflow single")
+        check("workflow", workflow, tuple(workflows))
+        check("calls", calls, range(1, 3 if workflow == "single" else 2))
+        check("reasoners", reasoners, range(0 if tool_users else 1, 100))  # a judge needs a team
         if timeout <= 0:
             raise ValueError(f"timeout={timeout}: it must be positive")
         self.agents = workflows[workflow]
         self.simultaneous = workflow == "mas"
         self.runs_programs = any(agent.startswith("tool_user") for agent in self.agents)
-        self.problems: tuple[Question, ...]
-        if data is not None:
-            self.problems = load_problems(data, config)
-        else:
-            self.problems = tuple(p if isinstance(p, Question) else read_problem(p) for p in problems or ())
+        given = tuple(p if isinstance(p, Question) else read_problem(p) for p in problems)
+        self.problems: tuple[Question, ...] = given if data is None else load_problems(data, config)
         if not self.problems:
             raise ValueError("math: give data= (a .jsonl file or a hub id), or problems=, at least one")
         self.order = datasets.fixed_order(len(self.problems))
@@ -180,15 +175,8 @@ class MathEnv(Env):
         self.check_agent(agent)
         if self.done:
             return Reward(0.0, 0.0, {"format": 0.0})
-        if agent.startswith("tool_user"):
-            said, info = self._run(text)
-            answer = said[0]
-            local = 0.1 * info["format"] + 0.1 * info["executes"]
-        else:
-            answer = extract_answer(text)
-            said = answer, _work(text), "" if answer else r"it had no answer in \boxed{}."
-            info = {"format": float(answer is not None)}
-            local = 0.2 * info["format"]
+        said, info = self._read(agent, text)
+        answer = said[0]
         gold, tolerance = self.problem.answer, self.problem.tolerance
         right = answer is not None and math_equal(gold=gold, answer=answer, tolerance=tolerance)
         turn, last = self.turn | {agent: said}, agent == self.agents[-1]
@@ -200,26 +188,30 @@ class MathEnv(Env):
             self.solved = right  # it speaks for the team
         if last:
             self.done, self.previous, self.turn = agreed, turn, {}
-        return Reward(float(right), local + 0.8 * right, info | {"right": float(right)})
+        local = 0.2 * sum(info.values()) / len(info) + 0.8 * right  # a tool user's .2 are two halves
+        return Reward(float(right), local, info | {"right": float(right)})
 
-    def _run(self, text: str) -> tuple[_Said, dict[str, float]]:
-        """A tool user's response, and parts of its reward."""
+    def _read(self, agent: str, text: str) -> tuple[_Said, dict[str, float]]:
+        """What an agent says with a response, and the parts of its reward that are for the form."""
+        work = shorten(visible(text).strip(), WORK_SHOWN)  # a response as others see it
+        if not agent.startswith("tool_user"):
+            answer = extract_answer(text)
+            failure = "" if answer else r"it had no answer in \boxed{}."
+            return (answer, work, failure), {"format": float(answer is not None)}
         code = extract_code(text)
         if code is None:
             failure = "it had no complete ```python block that parses."
-            return (None, _work(text), failure), {"format": 0.0, "executes": 0.0}
+            return (None, work, failure), {"format": 0.0, "executes": 0.0}
         result = sandbox.run_program(code, stdin="", timeout=self.timeout)
         if result.status == "infra":
             raise InfraError(f"the sandbox could not run the tool user's program: {result.stderr[-SHOWN:]}")
-        program = f"```python\n{shorten(code.strip(), WORK_SHOWN)}\n```"
-        printed = result.stdout.strip()
-        answer = _printed_answer(printed)
-        if result.status != "ok" or answer is None:
-            error = shorten(result.stderr.strip(), SHOWN)
-            failure = "the program printed no answer." if result.status == "ok" else f"{result.status}. {error}"
+        program, printed = f"```python\n{shorten(code.strip(), WORK_SHOWN)}\n```", result.stdout.strip()
+        answer = _printed_answer(printed) if result.status == "ok" else None
+        if answer is None:
+            error = f"{result.status}. {shorten(result.stderr.strip(), SHOWN)}"
+            failure = "the program printed no answer." if result.status == "ok" else error
             return (None, f"{program}\nIt failed.", failure), {"format": 1.0, "executes": 0.0}
-        work = f"{program}\nIt printed:\n{shorten(printed, SHOWN)}"
-        return (answer, work, ""), {"format": 1.0, "executes": 1.0}
+        return (answer, f"{program}\nIt printed:\n{shorten(printed, SHOWN)}", ""), {"format": 1.0, "executes": 1.0}
 
     def _agreed(self, turn: dict[str, _Said]) -> bool:
         """Did all give the same answer? An agent alone must repeat its previous one."""
@@ -232,11 +224,6 @@ class MathEnv(Env):
             first and answer and math_equal(gold=first, answer=answer) and math_equal(gold=answer, answer=first)
             for answer in rest
         )
-
-
-def _work(text: str) -> str:
-    """A response as others see it: without its thoughts, and shortened."""
-    return shorten(visible(text).strip(), WORK_SHOWN)
 
 
 def _shown(turn: dict[str, _Said]) -> str:

@@ -8,13 +8,13 @@ import json
 import os
 import queue
 import re
-import select
 import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from envs import InfraError
 from tasks.fences import visible
@@ -23,7 +23,6 @@ from tasks.math_text import clean
 MAX_READ = 100_000  # characters at the end of a response in which an answer is sought
 MAX_LENGTH = 300  # characters that are read as mathematics; a longer text equals only itself
 LIMIT = 2  # seconds of a worker's CPU, after which an answer is not equal
-PATIENCE = 60  # seconds by the clock for the same and for starting a worker, on a busy machine
 WORKERS = max(2, min(8, os.cpu_count() or 1))
 
 _MARKS = re.compile(  # braces take the blanks behind them, so that a box of blanks alone is seen to be empty
@@ -68,9 +67,9 @@ def extract_answer(text: str) -> str | None:
 
 _ROOT = str(Path(__file__).resolve().parent.parent)
 _PROGRAM = f"import sys; sys.path.insert(0, {_ROOT!r}); from tasks.math_rules import serve; serve({LIMIT})"
-_idle: queue.LifoQueue[subprocess.Popen[bytes] | None] = queue.LifoQueue()  # last in, first out: warm ones first
+_idle: queue.LifoQueue[Any] = queue.LifoQueue()  # workers; last in, first out: warm ones first
 for _ in range(WORKERS):
-    _idle.put(None)  # a worker that is still to be started
+    _idle.put(None)  # one that is still to be started
 
 
 @lru_cache(maxsize=4096)
@@ -82,13 +81,9 @@ def _ask(*question: object) -> bool:
             # A session of its own: an interrupt from the keyboard is ours to handle.
             pipe, command = subprocess.PIPE, [sys.executable, "-c", _PROGRAM]
             worker = subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True)
-        assert worker.stdin
-        assert worker.stdout
         worker.stdin.write(json.dumps(question).encode() + b"\n")
         worker.stdin.flush()
-        poll = select.poll()
-        poll.register(worker.stdout, select.POLLIN)
-        reply = worker.stdout.readline() if poll.poll(PATIENCE * 1000) else b""
+        reply = worker.stdout.readline()
     except OSError as error:
         raise InfraError(f"no worker for mathematics: {error}") from None
     finally:
@@ -96,7 +91,7 @@ def _ask(*question: object) -> bool:
             worker.kill()
             worker.wait()
         _idle.put(worker if reply else None)
-    if worker.returncode is not None and worker.returncode > 0:  # not ended by a signal, as by its own alarm
+    if not reply and worker.returncode > 0:  # not ended by a signal, as by its own alarm
         raise InfraError("a worker for mathematics ended with an error (is sympy installed?); see its error above")
     return reply == b"true\n"
 

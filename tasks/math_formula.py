@@ -21,17 +21,15 @@ MAX_BITS = 100_000  # of an exact power: larger numbers are compared as text
 MIN_DIGITS = 6  # significant digits a decimal needs to stand for a value that has no finite decimal
 Tolerance = tuple[float, ...]  # absolute: none, one for all values of a gold, or one for each element of its list
 
-_GREEK = [*greeks, *map(str.title, greeks), "varepsilon", "vartheta", "varphi", "ell"]
-LETTER = (
-    "(?:[a-zA-Z]|" + "|".join(rf"\\{name}(?![a-zA-Z])" for name in _GREEK if name not in ("pi", "Pi", "Sigma")) + ")"
-)
+_GREEK = {*greeks, *map(str.title, greeks), "varepsilon", "vartheta", "varphi", "ell"} - {"pi", "Pi", "Sigma"}
+LETTER = rf"(?:[a-zA-Z]|\\(?:{'|'.join(_GREEK)})(?![a-zA-Z]))"
+SYMBOL = rf"{LETTER}(?: _ (?:\{{ [^{{}}]* \}}|[^ {{}}]+))?"  # the text of a subscript belongs to the name
 _SYMPY = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "ln": "log", "ceil": "ceiling"}
 _CALLS = {"\\" + name: getattr(sympy, _SYMPY.get(name, name)) for name in FUNCTIONS.split() if name != "sqrt"}
 _CONSTANTS = {"e": sympy.E, "i": sympy.I, r"\pi": sympy.pi}
-_PAIRS = {"(": ")", "{": "}", "[": "]", "|": "|", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
 _AROUND = {"|": sympy.Abs, r"\lfloor": sympy.floor, r"\lceil": sympy.ceiling}
-SYMBOL = rf"{LETTER}(?: _ (?:\{{ [^{{}}]* \}}|[^ {{}}]+))?"  # the text of a subscript belongs to the name
-_STARTS = _CALLS.keys() | {r"\frac", r"\sqrt", r"\binom", r"\pi", "(", "{", r"\lfloor", r"\lceil"}
+_CLOSING = {"(": ")", "{": "}", "[": "]", "|": "|", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
+_STARTS = rf"{SYMBOL}|\d+ [\^!]|[({{]|\\(?:frac|sqrt|binom|pi|lfloor|lceil)|{'|'.join(map(re.escape, _CALLS))}"
 _MISREAD = re.compile(  # what the grammar has, but what may mean something else; each line with an example
     rf"(?<![\\\w])d {LETTER}"  # d y / d x
     r"|\^ \{ \( \w+ \) \}"  # f^{(2)}
@@ -45,6 +43,7 @@ _MISREAD = re.compile(  # what the grammar has, but what may mean something else
     r"|[a-zA-Z] \\times [a-zA-Z\\]"  # a product of vectors
     r"|\\[dD]elta [a-zA-Z\\(]"  # an operator
 )
+_MIXED = re.compile(r"(?<![_^] )(?<!\S)(\d+) (\\frac \{ \d+ \} \{ \d+ \})(?! [\^!])")  # 2\frac{x}{3} is a product
 
 
 @lru_cache(maxsize=512)
@@ -52,103 +51,85 @@ def parse(text: str) -> Any:
     """The sympy expression of a clean text; None if the parser does not know exactly what it means."""
     if _MISREAD.search(text):
         return None
-    parser = _Parser(text)
+    parser = _Parser(_MIXED.sub(r"( \1 + \2 )", text))
     try:
         value = parser.sum()
     except ValueError:
         return None
-    return None if parser.next or value.has(sympy.zoo, sympy.oo, -sympy.oo, sympy.nan) else value
+    return None if parser.left or value.has(sympy.zoo, sympy.oo, -sympy.oo, sympy.nan) else value
 
 
 class _Parser:
-    """Recursive descent: each method reads one level of precedence from `tokens[at]` on. ValueError: not known."""
+    """Recursive descent: each method reads one level of precedence from what is `left`. ValueError: not known."""
 
     def __init__(self, text: str) -> None:
-        self.tokens = [*re.findall(rf"{SYMBOL}|\S+", text), "", ""]
-        self.at = 0
+        self.left = text + " "
         self.bars = False  # are we inside |...|, so that the next bar closes it?
 
-    @property
-    def next(self) -> str:
-        return self.tokens[self.at]
+    def take(self, tokens: str = r"\S+", keep: bool = False) -> str:
+        """The next token if it is one of these, else ""; it is gone unless we `keep` it."""
+        found = re.match(rf"(?:{tokens}) ", self.left)
+        self.left = self.left[found.end() :] if found and not keep else self.left
+        return found[0][:-1] if found else ""
 
-    def skip(self, *marks: str) -> bool:
-        """Steps over the next token if it is one of the marks."""
-        found = self.next in marks
-        self.at += found
-        return found
+    def starts(self) -> str:
+        """Does a factor start here? A number does so only in n 2^n and 4! 3!."""
+        return self.take(_STARTS if self.bars else rf"\||{_STARTS}", keep=True)
 
     def sum(self) -> Any:
-        value, start = Integer(0), self.at
-        while self.at == start or self.next in ("+", "-"):
-            self.skip("+")  # 2 + -3
-            value += -self.product() if self.skip("-") else self.product()
-        return value
+        value = Integer(0)
+        while True:
+            self.take(r"\+")  # 2 + -3
+            value += -self.product() if self.take("-") else self.product()
+            if not self.take("[+-]", keep=True):
+                return value
 
     def product(self) -> Any:
         value = self.factor()
         while True:
-            if self.skip("/"):
+            if self.take("/"):
                 value *= _power(self.factor(), Integer(-1))
                 if self.starts():
                     raise ValueError("1/2x")
-            elif self.skip(r"\cdot", "*", r"\times"):
-                value *= -self.factor() if self.skip("-") else self.factor()
+            elif self.take(r"\\cdot|\*|\\times"):
+                value *= -self.factor() if self.take("-") else self.factor()
             elif self.starts():
                 value *= self.factor()
             else:
                 return value
 
-    def is_letter(self) -> bool:
-        return bool(re.fullmatch(SYMBOL, self.next))
-
-    def starts(self) -> bool:
-        """Does a factor start here? A number does so only in n 2^n and 4! 3!."""
-        bar = self.next == "|" and not self.bars
-        number = self.next.isdigit() and self.tokens[self.at + 1] in ("^", "!")
-        return bar or number or self.next in _STARTS or self.is_letter()
-
     def factor(self) -> Any:
-        token, base = self.next, self.primary()
-        if token.isdigit() and self.next == r"\frac":  # 1\frac{4}{5} is a mixed number, 2\frac{x}{3} a product
-            start = self.at + 1
-            part = self.factor()
-            mixed = all(mark.isdigit() or mark in "{}" for mark in self.tokens[start : self.at])
-            return base + part if mixed else base * part
-        if self.skip("!"):
+        base = self.primary()
+        if self.take("!"):
             base = sympy.factorial(base)
-        if self.skip("^"):
-            sign = -1 if self.skip("-") else 1
-            base = _power(base, sign * (self.pair() if self.next in ("{", "(") else self.primary()))
+        if self.take(r"\^"):
+            sign = -1 if self.take("-") else 1
+            base = _power(base, sign * self.primary(whole=True))
         return base  # in n!! and x^2^3 something is left, which starts no factor
 
-    def pair(self, product: bool = False) -> Any:
-        """What stands in brackets, or between bars."""
-        closing, bars = _PAIRS.get(self.next, "a bracket"), self.bars
-        self.bars = self.next == "|"
-        self.at += 1
-        value = self.product() if product else self.sum()
+    def inside(self, whole: bool = True) -> Any:
+        """The value of what stands in brackets, or between bars: any sum, or only a product."""
+        opening, bars = self.take(), self.bars
+        self.bars = opening == "|"
+        value = self.sum() if whole else self.product()
         self.bars = bars
-        if not self.skip(closing):
-            raise ValueError(f"{self.next!r} instead of {closing!r}")
-        return value
+        if self.take() != _CLOSING.get(opening):
+            raise ValueError(f"no end of {opening}")
+        return _AROUND[opening](value) if opening in _AROUND else value
 
-    def primary(self) -> Any:
-        token = self.next
-        if token in ("(", "{"):  # braces are invisible: 2{x+1} shows 2x+1
-            return self.pair(product=token == "{")
-        if token in _AROUND:
-            return _AROUND[token](self.pair())
-        self.at += bool(token)
+    def primary(self, whole: bool = False) -> Any:
+        if bracket := self.take(r"[({|]|\\lfloor|\\lceil", keep=True):  # braces are invisible: 2{x+1} shows 2x+1
+            return self.inside(whole or bracket != "{")
+        token = self.take(rf"{SYMBOL}|\S+")
         if re.match(r"\.?\d", token):
             return Rational(token)
         if token == r"\frac":
-            return self.pair() * _power(self.pair(), Integer(-1))
+            return self.inside() * _power(self.inside(), Integer(-1))
         if token == r"\binom":
-            return sympy.binomial(self.pair(), self.pair())
+            return sympy.binomial(self.inside(), self.inside())
         if token == r"\sqrt":
-            degree = self.pair() if self.next == "[" else Integer(2)
-            return _power(self.pair(), _power(degree, Integer(-1)))
+            degree = self.inside() if self.take(r"\[", keep=True) else Integer(2)
+            return _power(self.inside(), _power(degree, Integer(-1)))
         if token in _CALLS:
             return self.call(token)
         if not re.fullmatch(SYMBOL, token) and token not in _CONSTANTS:
@@ -157,18 +138,17 @@ class _Parser:
 
     def call(self, token: str) -> Any:
         r"""The value of a function: \sin(x), \sin 2\pi x, \sin^2 x, \log_2 8."""
-        base, power = sympy.E, 1
+        base = sympy.E
         if token == r"\log":
             base = Symbol(r"base of \log", positive=True)
-            if self.skip("_"):
-                base = self.pair() if self.next == "{" else self.primary()
-        if self.skip("^"):
-            power = self.primary()
-        simple = self.next not in ("(", "{", "|", r"\frac", r"\sqrt")
+            if self.take("_"):
+                base = self.primary(whole=True)
+        power = self.primary() if self.take(r"\^") else 1
+        simple = not self.take(r"[({|]|\\frac|\\sqrt", keep=True)
         value = self.factor() if simple else self.primary()
-        while simple and (self.is_letter() or self.next == r"\pi"):
+        while simple and self.take(rf"{SYMBOL}|\\pi", keep=True):
             value *= self.factor()
-        if self.next in ("^", "!") or (self.starts() and self.next not in _CALLS):
+        if self.take(r"[\^!]", keep=True) or (self.starts() not in ("", *_CALLS)):
             raise ValueError("no end of an argument")
         return (_CALLS[token](value) / sympy.log(base)) ** power
 

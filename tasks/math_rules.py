@@ -19,7 +19,6 @@ from tasks.math_formula import SYMBOL, Tolerance, parse, same_number, same_value
 from tasks.math_text import without_unit
 
 MEMORY = 4 << 30  # bytes of a worker's address space
-Tokens = list[str]
 
 _WORK = (r"\\(?:lfloor|lceil|floor|ceil)\b", r"\\(?:gcd|lcm)\b", r"\|(?: (?![a-df-hj-zA-Z] )[^ |]+)+ \|")  # |3 - 8|
 _OPEN, _CLOSE = ("(", "[", "{", r"\{", r"\langle", r"\matrix"), (")", "]", "}", r"\}", r"\rangle", r"\endmatrix")
@@ -31,20 +30,18 @@ _NAME = re.compile(  # x, a_n, f'(x), f^{-1}(x), \angle ABC, |AB|, \frac{dy}{dx}
     rf"{_SYMBOL}(?: \^ \{{ (?:- 1|\( \w+ \)) \}})?(?: \( [^-()+*/^=<>]* \))?|(?:m )?\\angle(?: {_SYMBOL})+"
     rf'|\| "[A-Z]+ \||\\frac \{{ {_SYMBOL} \}} \{{ {_SYMBOL} \}}|"\w+(?: "\w+)+'
 )
-_LOW, _HIGH = ["-", r"\infty"], [r"\infty"]
-_WAYS = [  # of saying the same, one after the other: what stands for all of a text, and what is compared instead
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (rf"({_SYMBOL}) \\approx (.+)", r"\1 = \2"),
-        (r"(.+?) \\approx .+", r"\1"),  # \sqrt2 \approx 1.41: the exact side counts
-        (rf"(\\\{{ {_SYMBOL}(?: \\in \\reals)? [|:] [^,]+) , ([^,]+)", r"\1 \\land \2"),
-        (rf"\\\{{ ({_SYMBOL})(?: \\in \\reals)? [|:] (?=(?:.* )?\1 )(?:\1 \\in \\reals \\land )?(.+) \\\}}", r"\2"),
-        (rf"\\\{{ ({_SYMBOL} \\in \\reals) \\\}}", r"\1"),
-        (rf"({_SYMBOL}) \\ne (.+)", r"\1 \\in \\reals \\setminus \\{ \2 \\}"),
-        (rf"({_SYMBOL} \\in |)\\reals \\setminus \\\{{ ([^,]+) \\\}}", r"\1( - \\infty , \2 ) \\cup ( \2 , \\infty )"),
-        (rf"({_SYMBOL} \\in |)\\reals", r"\1( - \\infty , \\infty )"),
-    )
-]
+_LOW, _HIGH = r"( - \infty ,", r" \infty )"
+_WAYS = (  # of saying the same, one after the other: what stands for all of a text, and what is compared instead
+    (rf"({_SYMBOL}) \\approx (.+)", r"\1 = \2"),
+    (r"(.+?) \\approx .+", r"\1"),  # \sqrt2 \approx 1.41: the exact side counts
+    (rf"(\\\{{ {_SYMBOL}(?: \\in \\reals)? [|:] [^,]+) , ([^,]+)", r"\1 \\land \2"),
+    (rf"\\\{{ ({_SYMBOL})(?: \\in \\reals)? [|:] (?=(?:.* )?\1 )(?:\1 \\in \\reals \\land )?(.+) \\\}}", r"\2"),
+    (rf"\\\{{ ({_SYMBOL} \\in \\reals) \\\}}", r"\1"),
+    (rf"({_SYMBOL}) \\ne (.+)", r"\1 \\in \\reals \\setminus \\{ \2 \\}"),
+    (rf"({_SYMBOL} \\in |)\\reals \\setminus \\\{{ ([^,]+) \\\}}", r"\1( - \\infty , \2 ) \\cup ( \2 , \\infty )"),
+    (rf"({_SYMBOL} \\in |)\\reals", r"\1( - \\infty , \\infty )"),
+)
+_LETTER, _OPERATOR = (re.compile(rf"(?<!\S){kind}(?!\S)") for kind in ("[a-zA-Z]", "[-^+=<>(]"))
 _CLOCK = re.compile(r"\d{1,2} : [0-5]\d(?: : [0-5]\d)?")
 
 
@@ -71,174 +68,164 @@ def equal(gold: str, answer: str, tolerance: Tolerance = ()) -> bool:
     if any(re.search(work, answer) and not re.search(work, gold) for work in _WORK):
         return False
     for pattern, replacement in _WAYS:
-        gold, answer = (pattern.sub(replacement, text) if pattern.fullmatch(text) else text for text in (gold, answer))
-    golds, answers = gold.split(" "), answer.split(" ")
-    swapped = [token.swapcase() if token.isalpha() else token for token in answers]
-    if same(golds, answers, tolerance, top=True) or (len(golds) == 1 and golds == swapped):  # choice (e) is (E)
+        gold, answer = (re.sub(f"^{pattern}$", replacement, text) for text in (gold, answer))
+    if same(gold, answer, tolerance, top=True):
         return True
+    swapped = _LETTER.sub(lambda letter: letter[0].swapcase(), answer)
+    if " " not in gold:
+        return gold == swapped  # choice (e) is (E)
     # A formula of one letter has it in either case, 3R^2 and 3r^2; but 5 g are not 5 G, and e and i are constants.
-    letters = [{token for token in side if token.isalpha()} for side in (golds, answers)]
-    if not set("^+-=<>(") & set(golds) or any(len(found) != 1 or found & {"e", "i"} for found in letters):
+    letters = set(_LETTER.findall(gold))
+    if len(letters) != 1 or letters != set(_LETTER.findall(swapped)) or letters & set("eiEI"):
         return False
-    return letters[0] <= set(swapped) and parse(gold) is not None and same(golds, swapped, tolerance)
+    return bool(_OPERATOR.search(gold)) and parse(gold) is not None and same(gold, swapped, tolerance)
 
 
-def same(gold: Tokens, answer: Tokens, tolerance: Tolerance = (), top: bool = False) -> bool:
-    r"""Equality of token lists, by structure first. At the `top`, a set may be written as a list: \{1,2\} as 1,2."""
-    if _plain(gold) == _plain(answer):
-        return bool(gold)
+def same(gold: str, answer: str, tolerance: Tolerance = (), top: bool = False) -> bool:
+    r"""Equality of clean texts, by structure first. At the `top`, a set may be written as a list: \{1,2\} as 1,2."""
     (g_name, g), (a_name, a) = _solved(gold), _solved(answer)
     if not g or not a or (g_name and a_name and g_name != a_name):
         return _same_relation(gold, answer)
     if _plain(g) == _plain(a):
         return True
-    if all(_CLOCK.fullmatch(" ".join(side)) for side in (g, a)):  # no ratios
-        return [token.lstrip("0") for token in g] == [token.lstrip("0") for token in a]
+    if _CLOCK.fullmatch(g) and _CLOCK.fullmatch(a):  # no ratios
+        return g.lstrip("0") == a.lstrip("0")
     (g_kind, golds), (a_kind, answers) = _group(g), _group(a)
     if len(golds) == len(answers) == 1 and g_kind == a_kind == "":
         related = _relation(g)[1] or _relation(a)[1]
         return _same_relation(gold, answer) if related else _same_quantity(g, a, tolerance)
-    words = [{'"or', '"and'} & set(side) for side in (g, a)]
+    words = [{'"or', '"and'} & set(side.split(" ")) for side in (g, a)]
     if len(golds) != len(answers) or (all(words) and words[0] != words[1]):  # p and q is not p or q
         return False
     tolerances = [(t,) for t in tolerance] if len(tolerance) == len(golds) else [tolerance] * len(golds)
     if g_kind == a_kind in ("cup", "{}", "") or (top and {g_kind, a_kind} == {"", "{}"}):
         for element, allowed in zip(golds, tolerances, strict=True):  # is one list a reordering of the other?
-            partner = next((at for at, other in enumerate(answers) if same(element, other, allowed)), None)
+            partner = next((other for other in answers if same(element, other, allowed)), None)
             if partner is None:
                 return False
-            answers = answers[:partner] + answers[partner + 1 :]
+            answers.remove(partner)
         return True
     ordered = g_kind == a_kind or {g_kind, a_kind} == {"", "()"}  # (1,2) may be written 1,2
     return ordered and all(map(same, golds, answers, tolerances))
 
 
-def _plain(tokens: Tokens) -> str:
+def _plain(text: str) -> str:
     """The text itself; in an answer of words alone, a first letter may be a capital."""
-    if all(len(token) > 1 and token[0] == '"' for token in tokens):
-        tokens = [token.lower() if re.fullmatch('"(?:[A-Z][a-z]{2,}|No)', token) else token for token in tokens]
-    return re.sub(r'"(?=\w)', "", " ".join(tokens))
+    if re.fullmatch(r'"\S+(?: "\S+)*', text):
+        text = re.sub('"(?:[A-Z][a-z]{2,}|No)(?= |$)', lambda word: word[0].lower(), text)
+    return re.sub(r'"(?=\w)', "", text)
 
 
-def _cut(tokens: Tokens, *marks: str) -> tuple[list[Tokens], list[str]]:
+def _cut(text: str, *marks: str) -> tuple[list[str], list[str]]:
     """Cut at the marks outside all brackets: parts, and the marks between them."""
-    parts: list[Tokens] = [[]]
+    parts: list[list[str]] = [[]]
     found, depth = [], 0
-    for token in tokens:
+    for token in text.split(" "):
         depth += (token in _OPEN) - (token in _CLOSE)
         if depth == 0 and token in marks:
             found.append(token)
             parts.append([])
         else:
             parts[-1].append(token)
-    return parts, found
+    return [" ".join(part) for part in parts], found
 
 
-def _inside(tokens: Tokens) -> Tokens:
-    """What stands between two brackets that hold all of the tokens; [] if there are none."""
-    depth = 0
-    for at, token in enumerate(tokens):
-        depth += (token in _OPEN) - (token in _CLOSE)
-        if depth == 0:
-            return tokens[1:-1] if at == len(tokens) - 1 and tokens[0] + token in _PAIRS else []
-    return []
+def _inside(text: str) -> tuple[str, str]:
+    """Two brackets that hold all of the text, and what stands between: "()", "1 , 2"; nothing if there are none."""
+    parts, marks = _cut(text, *_CLOSE)
+    opening, _, inside = parts[0].partition(" ")
+    return (opening + marks[0], inside) if parts[1:] == [""] and opening + marks[0] in _PAIRS else ("", "")
 
 
-def _elements(tokens: Tokens) -> list[Tokens]:
+def _elements(text: str) -> list[str]:
     r"""A list at the top level, \pm written out. Only the comma and the words or, and cut a list."""
     elements = []
-    for part in _cut(tokens, ",", ";", '"or', '"and')[0]:
-        for plus, minus in ("+-", "-+") if part.count(r"\pm") == 1 else [(r"\pm", r"\mp")]:
-            elements.append([{r"\pm": plus, r"\mp": minus}.get(token, token) for token in part])
+    for part in _cut(text, ",", ";", '"or', '"and')[0]:
+        for plus, minus in ("+-", "-+") if part.count(r"\pm ") == 1 else [(r"\pm", r"\mp")]:
+            elements.append(part.replace(r"\pm ", plus + " ").replace(r"\mp ", minus + " "))
     return elements
 
 
-def _group(tokens: Tokens) -> tuple[str, list[Tokens]]:
+def _group(text: str) -> tuple[str, list[str]]:
     r"""(kind, elements): "()" or "(]" for (1,2), "{}" for sets, "cup" for unions, ":" for ratios, "" for lists."""
-    inside = _inside(tokens)
-    if inside and tokens[0] == r"\matrix":
+    kind, inside = _inside(text)
+    if kind == r"\matrix\endmatrix":
         cells, marks = _cut(inside, "&", r"\\")
         return " ".join(marks), cells
-    if inside and tokens[0] == r"\{":  # {x} may be the fractional part of x, and so may {2.5}
-        alone = "," not in inside and re.search(r"(?:^| )[a-df-hj-zA-Z](?: |$)|\.|\\emptyset", " ".join(inside))
+    if kind == r"\{\}":  # {x} may be the fractional part of x, and so may {2.5}
+        alone = "," not in inside and re.search(rf"{_LETTER.pattern}(?<![ei])|\.|\\emptyset", inside)
         return "{x}" if alone else "{}", _elements(inside)
     items = _cut(inside, ",", ";")[0]
-    if len(items) > 1 and r"\pm" not in tokens:  # (x + 1) is no tuple; [1,2,3] is no interval
-        kind = tokens[0] + tokens[-1]
-        vector = kind == r"\langle\rangle" and not any(map(str.isalpha, inside))  # <u,v> is a product
+    if len(items) > 1 and r"\pm " not in text:  # (x + 1) is no tuple; [1,2,3] is no interval
+        vector = kind == r"\langle\rangle" and not re.search("[a-zA-Z]", inside)  # <u,v> is a product
         return "()" if vector or (kind == "[]" and len(items) != 2) else kind, items
-    union, ratio = _cut(tokens, r"\cup")[0], _cut(tokens, ":")[0]
+    union, ratio = _cut(text, r"\cup")[0], _cut(text, ":")[0]
     if len(union) > 1:
         return "cup", union
     if len(ratio) > 1:  # 4:6 as 4/6
-        return ":", [["(", *ratio[0], ")", "/", "(", *part, ")"] for part in ratio[1:]]
-    return "", _elements(tokens)
+        return ":", [f"( {ratio[0]} ) / ( {part} )" for part in ratio[1:]]
+    return "", _elements(text)
 
 
-def _is_name(tokens: Tokens) -> bool:
+def _is_name(text: str) -> bool:
     """A name, or several of them in a ratio or a tuple."""
-    several = _cut(_inside(tokens), ",")[0] if tokens[:1] == ["("] else _cut(tokens, ":")[0]
-    return all(_NAME.fullmatch(" ".join(name)) for name in several)
+    return all(map(_NAME.fullmatch, _cut(_inside(text)[1], ",")[0] if text[:1] == "(" else _cut(text, ":")[0]))
 
 
-def _relation(tokens: Tokens) -> tuple[list[Tokens], list[str]]:
+def _relation(text: str) -> tuple[list[str], list[str]]:
     """Sides and marks of a relation, with > and its like turned round."""
-    parts, marks = _cut(tokens, *_RELATIONS)
+    parts, marks = _cut(text, *_RELATIONS)
     if marks and marks[0] in _MIRROR:
         return parts[::-1], [_MIRROR.get(mark, "?") for mark in marks[::-1]]
     return parts, marks
 
 
-def _solved(tokens: Tokens) -> tuple[str, Tokens]:
+def _solved(text: str) -> tuple[str, str]:
     r"""(name, value): ("x", 5) of x = 5, ("x", (2,5]) of 2 < x \le 5. Name "" for the rest."""
-    parts, marks = _cut(tokens, ",", ";", '"or', '"and', r"\land", r"\lor")
-    if marks:
-        return _combined(parts, set(marks)) or ("", tokens)
-    parts, marks = _relation(tokens)
+    parts, marks = _cut(text, ",", ";", '"or', '"and', r"\land", r"\lor")
+    if marks:  # x<2 or x>5 as a union, x>2 and x<5 as one interval
+        names, values = zip(*map(_range, parts), strict=True)
+        name, kind = names[0], set(marks)
+        if not name or len(set(names)) > 1:
+            return "", text
+        if kind <= {'"or', r"\lor"}:
+            return name, r" \cup ".join(values)
+        above, below = sorted(values[:2], key=lambda value: value.startswith(_LOW))
+        both = len(values) == 2 and kind <= {'"and', r"\land"} and above.endswith(_HIGH) and below.startswith(_LOW)
+        return (name, above.removesuffix(_HIGH) + below.removeprefix(_LOW)) if both else ("", text)
+    parts, marks = _relation(text)
     if marks == [r"\in"] and _is_name(parts[0]) and _group(parts[1])[0]:
-        return " ".join(parts[0]), parts[1]
-    if marks and not set(marks) - {"=", r"\equiv"}:
-        if not _is_name(parts[0]) and _is_name(parts[-1]):  # 5 = x
-            parts = parts[::-1]
-        name = " ".join(parts[0]) if _is_name(parts[0]) else ""
-        steps = [part for part in parts[:-1] if not (name and _is_name(part))]  # x = 2+3 = 5, and 2+3 = 5
-        return (name, parts[-1]) if all(same(parts[-1], step) for step in steps) else ("", tokens)
-    return _range(tokens) or ("", tokens)
+        return parts[0], parts[1]
+    if not marks or set(marks) - {"=", r"\equiv"}:
+        return _range(text)
+    if not _is_name(parts[0]) and _is_name(parts[-1]):  # 5 = x
+        parts = parts[::-1]
+    name = parts[0] if _is_name(parts[0]) else ""
+    steps = [part for part in parts[:-1] if not (name and _is_name(part))]  # x = 2+3 = 5, and 2+3 = 5
+    return (name, parts[-1]) if all(same(parts[-1], step) for step in steps) else ("", text)
 
 
-def _combined(parts: list[Tokens], marks: set[str]) -> tuple[str, Tokens] | None:
-    """x<2 or x>5 as a union, x>2 and x<5 as one interval; None for lists."""
-    found = [_range(part) or ("", []) for part in parts]
-    name, values = found[0][0], [value for other, value in found if other and other == found[0][0]]
-    if len(values) < len(parts):
-        return None
-    if marks <= {'"or', r"\lor"}:
-        return name, [token for value in values for token in (r"\cup", *value)][1:]
-    for above, below in (values, values[::-1]) if len(values) == 2 and marks <= {'"and', r"\land"} else ():
-        if above[-2:] == [*_HIGH, ")"] and below[:3] == ["(", *_LOW]:
-            return name, above[:-2] + below[4:]
-    return None
-
-
-def _range(tokens: Tokens) -> tuple[str, Tokens] | None:
-    r"""The interval of x > 3 or 2 < x \le 5; None for other relations."""
-    parts, marks = _relation(tokens)
-    if not marks or set(marks) - {"<", r"\le"} or len(parts) > 3 or not all(parts):
-        return None
-    if len(parts) == 2:
-        parts, marks = ([*parts, _HIGH], [*marks, "<"]) if _is_name(parts[1]) else ([_LOW, *parts], ["<", *marks])
+def _range(text: str) -> tuple[str, str]:
+    r"""("x", (2,5]) of 2 < x \le 5. Name "" for all else."""
+    parts, marks = _relation(text)
+    if len(parts) == 2 and _is_name(parts[1]):
+        parts, marks = [*parts, r"\infty"], [*marks, "<"]
+    elif len(parts) == 2:
+        parts, marks = [r"- \infty", *parts], ["<", *marks]
+    if len(parts) != 3 or set(marks) - {"<", r"\le"} or not all(parts) or not _is_name(parts[1]):
+        return "", text
     left, right = "(" if marks[0] == "<" else "[", ")" if marks[1] == "<" else "]"
-    return (" ".join(parts[1]), [left, *parts[0], ",", *parts[2], right]) if _is_name(parts[1]) else None
+    return parts[1], f"{left} {parts[0]} , {parts[2]} {right}"
 
 
-def _same_relation(gold: Tokens, answer: Tokens) -> bool:
+def _same_relation(gold: str, answer: str) -> bool:
     """Relations that are not solved for the same name: equal sides, or equal up to a constant factor."""
     (golds, g_marks), (answers, a_marks) = _relation(gold), _relation(answer)
     if not g_marks or g_marks != a_marks:
         return False
     if all(map(same, golds, answers)):
         return True
-    sides = [parse(" ".join(part)) for part in (*golds, *answers)]
+    sides = [parse(part) for part in (*golds, *answers)]
     if len(sides) != 4 or None in sides or g_marks[0] in (r"\in", r"\equiv"):
         return False
     g, a = sides[0] - sides[1], sides[2] - sides[3]
@@ -249,13 +236,13 @@ def _same_relation(gold: Tokens, answer: Tokens) -> bool:
     return bool(factor.is_number and factor.is_finite and positive) and same_value(g * factor, a)
 
 
-def _same_quantity(gold: Tokens, answer: Tokens, tolerance: Tolerance) -> bool:
+def _same_quantity(gold: str, answer: str, tolerance: Tolerance) -> bool:
     """Formulas with their units."""
     (g, g_unit), (a, a_unit) = without_unit(gold), without_unit(answer)
+    if g_unit == a_unit == "":
+        return same_number(g, a, tolerance)
     if g_unit and a_unit and g_unit != a_unit:
         return False
-    if g_unit or a_unit:
-        scaled = ["(", *g, ")", "/", "100"] if g_unit == "%" else ["100", r"\cdot", "(", *g, ")"]
-        percent = "%" in (g_unit, a_unit) and g_unit != a_unit  # 35% is 35 and 0.35
-        return same(g, a, tolerance) or (percent and same(scaled, a, tolerance))
-    return same_number(" ".join(g), " ".join(a), tolerance)
+    scaled = f"( {g} ) / 100" if g_unit == "%" else rf"100 \cdot ( {g} )"
+    percent = "%" in (g_unit, a_unit) and g_unit != a_unit  # 35% is 35 and 0.35
+    return same(g, a, tolerance) or (percent and same(scaled, a, tolerance))

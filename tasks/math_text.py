@@ -162,18 +162,18 @@ def _unit_name(token: str) -> str | None:
     return next((_UNITS[form] for form in forms if token[0] == '"' and form in _UNITS), None)
 
 
-def without_unit(tokens: list[str]) -> tuple[list[str], str]:
-    """(["15"], "cm ^ 2") of 15 "cm ^ 2; tokens that end in no known unit, and begin with no currency, as they are."""
-    sign = int(tokens[0] == "-")
-    if re.match(r'"[\w-]+ (?:\d|\\frac)', " ".join(tokens[sign : sign + 2])) and tokens[sign] in _TOKENS.values():
-        return tokens[:sign] + tokens[sign + 1 :], tokens[sign][1:]
+def without_unit(text: str) -> tuple[str, str]:
+    """("15", "cm ^ 2") of 15 "cm ^ 2; a text that ends in no known unit, and begins with no currency, as it is."""
+    currency = re.fullmatch(r'(-? ?)("[\w-]+) ((?:\d|\.|\\frac).*)', text)
+    if currency and currency[2] in _TOKENS.values():
+        return currency[1] + currency[3], currency[2][1:]
+    tokens = text.split(" ")
     if tokens[-1] == "%" and len(tokens) > 1:
-        return tokens[:-1], "%"
+        return text[:-2], "%"
     names = [_unit_name(token) or (token if token in "/^23" else "") for token in tokens]
     start = next((at for at in range(1, len(names)) if _unit_name(tokens[at]) and all(names[at:])), 0)
     if not start or names[start] in ("per", "squared", "cubed"):
-        return tokens, ""
-    unit = re.sub(
-        r"(square|cubic) (\w+)", lambda m: f"{m[2]} ^ {2 if m[1] == 'square' else 3}", " ".join(names[start:])
-    )
-    return tokens[:start], " ".join(_UNIT_SPELLINGS.get(name, name) for name in unit.split(" "))
+        return text, ""
+    unit = re.sub(r"square (\w+)", r"\1 squared", " ".join(names[start:]))
+    unit = re.sub(r"cubic (\w+)", r"\1 cubed", unit)
+    return " ".join(tokens[:start]), " ".join(_UNIT_SPELLINGS.get(name, name) for name in unit.split(" "))
