@@ -20,6 +20,7 @@ board is the one before the stage, or after the candidate (`Env.picture`, else `
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import groupby
 from typing import Any
 
@@ -84,11 +85,10 @@ def _play_again(env: Env | None, sample: Sample, text: str) -> Env | None:
     if env is None or not sample.valid or (env.slow_scoring and not sample.committed):
         return None
     twin = env.copy()
-    try:
+    with suppress(InfraError):
         reward = twin.step(sample.key.agent, text)
-    except InfraError:
-        return None
-    return twin if (reward.team, reward.local) == (sample.team, sample.local) else None
+        return twin if (reward.team, reward.local) == (sample.team, sample.local) else None
+    return None
 
 
 def _board(env: Env | None, row: Row) -> Row:

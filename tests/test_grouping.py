@@ -35,15 +35,11 @@ def test_environments_are_not_pooled():
     assert [sample.reward for sample in samples] == [0, 5, 1, 5], "rewards stay what they were"
 
 
-def test_advantage_uses_the_sample_deviation():
+@pytest.mark.parametrize(("normalize", "scale"), [("std", 0.454606), ("mean_only", 1)])
+def test_advantage_uses_the_sample_deviation_or_none(normalize, scale):
     # mean 0.4, squared deviations 0.16 + 0.01 + 0.36 + 0.09 = 0.62, sqrt(0.62 / 3) = 0.454606
-    found, _ = advantages([0.0, 0.5, 1.0, 0.1])
-    assert found == pytest.approx([-0.4 / 0.454606, 0.1 / 0.454606, 0.6 / 0.454606, -0.3 / 0.454606], abs=1e-5)
-
-
-def test_mean_only_leaves_the_division_out():
-    found, counts = advantages([0.0, 0.5, 1.0, 0.1], "mean_only")
-    assert found == pytest.approx([-0.4, 0.1, 0.6, -0.3])
+    found, counts = advantages([0.0, 0.5, 1.0, 0.1], normalize)
+    assert found == pytest.approx([value / scale for value in (-0.4, 0.1, 0.6, -0.3)], abs=1e-5)
     assert counts["trained"] == 1
 
 
@@ -69,12 +65,6 @@ def test_a_small_real_difference_is_not_rounding():
     found, counts = advantages([0.5, 0.5, 0.5, 0.501])
     assert found == pytest.approx([-0.499, -0.499, -0.499, 1.497], abs=2e-3)
     assert counts["trained"] == 1
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_reward_that_is_no_number_raises_and_names_the_group(value):
-    with pytest.raises(ValueError, match=r"turn=2.*agent='planner'"):
-        advantages([1.0, value], key=(7, 2, "planner"))
 
 
 def test_candidates_that_could_not_be_scored_are_left_out():
@@ -107,14 +97,11 @@ def test_trajectories_may_mix_prompts_and_weigh_the_same_whatever_their_length()
     assert counts["trained"] == 1
 
 
-def test_one_trajectory_alone_is_a_singleton_however_long():
+def test_a_trajectory_has_one_return_and_alone_it_is_a_singleton_however_long():
     samples = [make_sample(1.0, key=(0, turn, "a"), trajectory=0) for turn in range(3)]
     assert assign_advantages(group_samples(samples, trajectory_key))["singleton"] == 1
     assert [sample.advantage for sample in samples] == [0.0, 0.0, 0.0]
-
-
-def test_a_trajectory_has_one_return():
-    samples = [make_sample(1.0, trajectory=0), make_sample(0.5, trajectory=0)]
+    samples[1].reward = 0.5
     with pytest.raises(ValueError, match=r"trajectory 0 has rewards 1\.0 and 0\.5"):
         assign_advantages(group_samples(samples, trajectory_key))
 
@@ -122,6 +109,8 @@ def test_a_trajectory_has_one_return():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: advantages([1.0, math.nan], key=(7, 2, "planner")), "turn=2.*agent='planner'.*nan"),
+        (lambda: advantages([1.0, -math.inf]), "reward -inf"),
         (lambda: advantages([0.0, 1.0], "median"), "'median'"),
         (lambda: make_sample(response=[1, 2, 3], logprobs=[-1.0]), "3 response ids but 1 log-probs"),
         (lambda: make_sample(response=[]), "empty response"),

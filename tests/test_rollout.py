@@ -33,10 +33,6 @@ def seen(request):
     return ScriptedEngine.decode("", request.prompt_ids)
 
 
-def text_of(sample):
-    return ScriptedEngine.decode("", sample.response_ids)
-
-
 # ----------------------------------------------------------------------------------------------------------------- tree
 
 
@@ -178,29 +174,22 @@ def test_a_task_that_breaks_the_contract_ends_the_rollout(reward, error):
     ],
 )
 def test_an_engine_that_returns_something_else_raises_with_both_numbers(generate, message):
-    engine = ScriptedEngine(digits)
-    texts = {"encode": engine.encode, "decode": engine.decode}
+    class Odd(ScriptedEngine):
+        def __call__(self, requests, n):
+            return generate(super().__call__, requests)
+
     with pytest.raises(ValueError, match=message):
-        rollout_tree(
-            [Toy(), Toy()], lambda requests, n: generate(engine, requests), **texts, num_candidates=3, max_turns=1
-        )
+        tree([Toy(), Toy()], Odd(digits))
 
 
 def test_a_prompt_without_room_for_an_answer_ends_its_environment_only():
-    engine = ScriptedEngine(digits)
+    class Short(ScriptedEngine):
+        def __call__(self, requests, n):
+            answers = super().__call__(requests, n)
+            return [[] if "tight" in seen(r) else found for r, found in zip(requests, answers, strict=True)]
 
-    def generate(requests, n):
-        return [
-            [] if "tight" in seen(request) and len(request.prompt_ids) > 21 else answers
-            for request, answers in zip(requests, engine(requests, n), strict=True)
-        ]
-
-    result = rollout_tree(
-        [Toy(name="tight"), Toy(name="roomy")], generate, encode=engine.encode, decode=engine.decode,
-        num_candidates=2, max_turns=2,
-    )  # fmt: skip
+    result, _ = tree([Toy(name="tight"), Toy(name="roomy")], Short(digits), k=2)
     tight, roomy = result.episodes
-    assert len("tight ann sees nothing") == 22
     assert (tight.ended, tight.solved, len(tight.samples)) == ("prompt", False, 0)
     assert (roomy.ended, len(roomy.samples)) == ("turns", 8)
 
