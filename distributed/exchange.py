@@ -24,7 +24,7 @@ from distributed.world import World
 from grouping import Sample
 from model.packing import balance, deal, with_signal
 from rollout import Rollout
-from sampling.requests import Completion, Request, Rounds
+from sampling.requests import Completion, Request
 
 Answer = Callable[[str, list[Request], int], list[list[Completion]]]  # (policy, requests, n) on a rank that hosts it
 
@@ -38,7 +38,7 @@ class Exchange:
     ):  # fmt: skip
         self.world, self.ranks_of, self.policy_of, self.answer = world, ranks_of, policy_of, answer
         apart = sum(map(len, ranks_of.values())) == world.size  # no rank has two policies
-        self.cohorts = len(ranks_of) if wavefront and apart else 1
+        self.cohorts, self.anywhere = len(ranks_of) if wavefront and apart else 1, world.any
 
     def __call__(self, requests: list[Request], n: int) -> list[list[Completion]]:
         world = self.world
@@ -56,10 +56,6 @@ class Exchange:
                 for (rank, i, _), reply in zip(wanted, replies, strict=True):
                     answers[rank].append((i, reply))
         return [reply for _, reply in sorted(chain.from_iterable(world.send_to(answers)), key=lambda pair: pair[0])]
-
-    def stream(self, n: int) -> Rounds:
-        """Rounds that go on until no neighbour has anything left to do."""
-        return Rounds(self, n, self.cohorts, self.world.any)
 
 
 class Outline(Sample):

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -50,11 +51,42 @@ class Layout:
 
     @cached_property
     def blocks(self) -> Blocks:
-        return _blocks(self)
+        """Padded blocks of segments whose lengths differ by less than a factor of two."""
+        keys = self.prefix_length + self.length
+        size = np.stack([np.frexp(self.length)[1], np.frexp(keys)[1]], 1)  # number of binary digits
+        blocks, order, offset = [], np.empty(self.length.sum(), dtype=np.int64), 0
+        for chosen in ((size == digits).all(1) for digits in np.unique(size, axis=0)):
+            start, length, prefix, prefix_length = (
+                x[chosen, None] for x in (self.start, self.length, self.prefix, self.prefix_length)
+            )
+            q, k = np.arange(length.max()), np.arange(keys[chosen].max())
+            query = np.where(q < length, start + q, 0)
+            key = np.where(k < prefix_length, prefix + k, start + k - prefix_length)
+            key[k >= prefix_length + length] = 0
+            mask = k <= (prefix_length + q)[:, :, None]  # query i sees the prefix and the first i + 1 keys of its own
+            order[query[q < length]] = offset + np.flatnonzero(q < length)
+            offset += query.size
+            blocks.append([torch.from_numpy(x).to(self.device) for x in (query.ravel(), key.ravel(), mask[:, None])])
+        return blocks, torch.from_numpy(order).to(self.device)
 
     def kernels(self, weight: Tensor, head_size: int) -> Flash | Blocks:
         """What the layers of a model with these weights get as an argument."""
         return self.flash if has_flash(weight, head_size) else self.blocks
+
+
+# For each block of S' segments the token index of every query (S' * Lq,) and of every key (S' * Lk,), 0 where padded,
+# and a mask (S', 1, Lq, Lk), True where a query may look; then where each token's output lies in all blocks (T,)
+Blocks = tuple[list[list[Tensor]], Tensor]
+Calls = tuple[Tensor, Tensor, int, int]  # of one kernel: offsets of queries and of keys, longest of each
+
+
+class Flash(NamedTuple):
+    """Two kernel calls: every segment with itself, and the responses of a prompt, as one segment, with that prompt."""
+
+    itself: Tensor  # (S + 1,) offsets of the segments
+    queries: Tensor  # (groups + 1,) offsets of the responses to each prompt, counted from the first response
+    keys: Tensor  # (groups + 1,) offsets of the prompts
+    sizes: list[int]  # the longest segment, the most responses' tokens, the longest prompt; P, tokens of all prompts
 
 
 def packed_attention(
@@ -65,7 +97,7 @@ def packed_attention(
     assert kernels is not None, "a model with attention 'packed' runs through token_logprobs"
     q, k, v = (x[0].transpose(0, 1) for x in (q, k, v))  # (T, H | G, D)
     if isinstance(kernels, Flash):
-        return flash_attention(q, k, v, kernels, scaling)[None], None
+        return _attend(q, k, v, *kernels, scaling)[0][None], None
     return block_attention(q, k, v, kernels, scaling)[None], None
 
 
@@ -80,37 +112,14 @@ AttentionMaskInterface.register("packed", lambda *args, **kwargs: None)  # the s
 
 
 @contextmanager
-def packed(model: PreTrainedModel) -> Iterator[None]:
+def packed(model: PreTrainedModel, kind: str = "packed") -> Iterator[None]:
     """Use packed attention inside; the backward pass must lie inside too when activations are recomputed."""
     before = model.config._attn_implementation
-    model.set_attn_implementation("packed")
+    model.set_attn_implementation(kind)
     try:
         yield
     finally:
         model.set_attn_implementation(before)
-
-
-Calls = tuple[Tensor, Tensor, int, int]  # of one kernel: offsets of queries and of keys, longest of each
-
-
-@dataclass
-class Flash:
-    """Two kernel calls: every segment with itself, and the responses of a prompt, as one segment, with that prompt."""
-
-    itself: Tensor  # (S + 1,) offsets of the segments
-    queries: Tensor  # (groups + 1,) offsets of the responses to each prompt, counted from the first response
-    keys: Tensor  # (groups + 1,) offsets of the prompts
-    sizes: list[int]  # the longest segment, the most responses' tokens, the longest prompt; P, tokens of all prompts
-
-
-def flash_attention(q: Tensor, k: Tensor, v: Tensor, flash: Flash, scale: float | None) -> Tensor:
-    """Attention of a pack by flash kernels: q (T, H, D), k and v (T, G, D) -> (T, H, D).
-
-    A response looks at two sets of keys, its prompt and itself. Each set gives an output o and a log-normaliser z, and
-    softmax over both is o = sum_i exp(z_i - z) o_i with z = logsumexp(z_i), as in ring attention (arXiv 2310.01889).
-    The backward kernel needs only q, k, v of its set and the final o and z, since p_ij = exp(s_ij - z).
-    """
-    return _attend(q, k, v, flash.itself, flash.queries, flash.keys, flash.sizes, scale)[0]
 
 
 # Two operators that torch.compile does not look into.
@@ -119,7 +128,12 @@ def _attend(
     q: Tensor, k: Tensor, v: Tensor, itself: Tensor, queries: Tensor, keys: Tensor, sizes: list[int],
     scale: float | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Output (T, H, D) and log-normalisers (H, T)."""
+    """Attention of a pack by flash kernels: q (T, H, D), k and v (T, G, D) -> (T, H, D), log-normalisers (H, T).
+
+    A response looks at two sets of keys, its prompt and itself. Each set gives an output o and a log-normaliser z, and
+    softmax over both is o = sum_i exp(z_i - z) o_i with z = logsumexp(z_i), as in ring attention (arXiv 2310.01889).
+    The backward kernel needs only q, k, v of its set and the final o and z, since p_ij = exp(s_ij - z).
+    """
     own, responses, prompt, n = sizes
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()  # as they come; the output then is what is promised below
     out, norm = _flash_forward(q, k, v, (itself, itself, own, own), True, scale)
@@ -195,51 +209,16 @@ def _flash_backward(  # type: ignore[no-untyped-def]  # all but the last three a
     )
 
 
-# ------------------------------------------------------------------------------------------------------------- anywhere
-
-
-@dataclass
-class Blocks:
-    """Segments of similar size, padded to batches of attention: S' segments, at most Lq queries and Lk keys each.
-
-    A block is the token index of every query (S' * Lq,) and of every key (S' * Lk,), 0 where padded, and a mask
-    (S', 1, Lq, Lk), True where a query may look.
-    """
-
-    blocks: list[list[Tensor]]
-    order: Tensor  # (T,) where each token's output lies in the blocks, one after the other
-
-
-def _blocks(layout: Layout) -> Blocks:
-    """Put segments of similar length into padded blocks: lengths in one block differ by less than a factor of two."""
-    keys = layout.prefix_length + layout.length
-    size = np.stack([np.frexp(layout.length)[1], np.frexp(keys)[1]], 1)  # number of binary digits
-    blocks, order, offset = [], np.empty(layout.length.sum(), dtype=np.int64), 0
-    for chosen in ((size == digits).all(1) for digits in np.unique(size, axis=0)):
-        start, length, prefix, prefix_length = (
-            x[chosen, None] for x in (layout.start, layout.length, layout.prefix, layout.prefix_length)
-        )
-        q, k = np.arange(length.max()), np.arange(keys[chosen].max())
-        query = np.where(q < length, start + q, 0)
-        key = np.where(k < prefix_length, prefix + k, start + k - prefix_length)
-        key[k >= prefix_length + length] = 0
-        mask = k <= (prefix_length + q)[:, :, None]  # query i sees the prefix and the first i + 1 keys of its segment
-        order[query[q < length]] = offset + np.flatnonzero(q < length)
-        offset += query.size
-        blocks.append([torch.from_numpy(x).to(layout.device) for x in (query.ravel(), key.ravel(), mask[:, None])])
-    return Blocks(blocks, torch.from_numpy(order).to(layout.device))
-
-
 @torch.compiler.disable  # as many calls as there are blocks: its code would be compiled for every pack
 def block_attention(q: Tensor, k: Tensor, v: Tensor, blocks: Blocks, scale: float | None) -> Tensor:
     """One SDPA call for each block of similar segments: q (T, H, D), k and v (T, G, D) -> (T, H, D)."""
     heads, size = q.shape[1:]
     outputs = []
-    for queries, keys, mask in blocks.blocks:
+    for queries, keys, mask in blocks[0]:
         q_, k_, v_ = (  # (S', H | G, Lq | Lk, D)
             x.index_select(0, which).view(len(mask), -1, x.shape[1], size).transpose(1, 2)
             for x, which in ((q, queries), (k, keys), (v, keys))
         )
         out = F.scaled_dot_product_attention(q_, k_, v_, mask, scale=scale, enable_gqa=True)
         outputs.append(out.transpose(1, 2).reshape(-1, heads, size))
-    return torch.cat(outputs).index_select(0, blocks.order)
+    return torch.cat(outputs).index_select(0, blocks[1])

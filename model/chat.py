@@ -57,13 +57,6 @@ def _try(tokenizer: Tokenizer, turns: Turns) -> str:
         return ""
 
 
-@lru_cache(maxsize=32)
-def _takes_system(tokenizer: Tokenizer, template: str) -> bool:
-    """Whether the chat template writes a system message, or says that it leaves it out on purpose."""
-    text = _try(tokenizer, (("system", SYSTEM), *QUESTION))
-    return WITHOUT_SYSTEM in template or (SYSTEM in text and USER in text)
-
-
 def encode(tokenizer: Tokenizer, messages: list[Message]) -> list[int]:
     """Chat messages -> prompt ids, ready for the response. Thinking mode is off, as in the paper.
 
@@ -77,7 +70,8 @@ def encode(tokenizer: Tokenizer, messages: list[Message]) -> list[int]:
 @lru_cache(maxsize=4096)  # trajectories of one environment often meet the same state
 def _encode(tokenizer: Tokenizer, template: str, turns: Turns) -> list[int]:
     said = [(role, _cut(tokenizer, content)) for role, content in turns]
-    if not _takes_system(tokenizer, template):
+    shown = _try(tokenizer, (("system", SYSTEM), *QUESTION))
+    if WITHOUT_SYSTEM not in template and not (SYSTEM in shown and USER in shown):
         system = [content for role, content in said if role == "system"]
         (role, content), *rest = [turn for turn in said if turn[0] != "system"]
         said = [(role, "\n\n".join([*system, content])), *rest]
@@ -97,7 +91,6 @@ def _cut(tokenizer: Tokenizer, text: str) -> str:
     return re.sub(f"(?=(?:{found}))(.)", rf"\1{CUT}", text, flags=re.DOTALL) if found else text
 
 
-@lru_cache(maxsize=32)
 def _control_tokens(tokenizer: Tokenizer) -> dict[str, int]:
     """Text -> id of what was added to the vocabulary of plain text (some add runs of blanks, which control nothing)."""
     added = {str(token): i for i, token in tokenizer.added_tokens_decoder.items()}
@@ -106,26 +99,22 @@ def _control_tokens(tokenizer: Tokenizer) -> dict[str, int]:
 
 def decode(tokenizer: Tokenizer, ids: list[int]) -> str:
     """Response ids -> the text that is graded: all that was sampled, control tokens too, but for the one at the end."""
-    said = ids[:-1] if ids and ids[-1] in _ends(tokenizer, str(tokenizer.chat_template)) else ids
+    ends = {*_ends(tokenizer, str(tokenizer.chat_template)), tokenizer.pad_token_id}
+    said = ids[:-1] if ids and ids[-1] in ends else ids
     return cast(str, tokenizer.decode(said, skip_special_tokens=False, clean_up_tokenization_spaces=False))
-
-
-@lru_cache(maxsize=32)
-def _ends(tokenizer: Tokenizer, template: str) -> set[int | None]:
-    return {tokenizer.eos_token_id, tokenizer.pad_token_id, _turn_end(tokenizer, template)}
 
 
 def stop_ids(model: PreTrainedModel, tokenizer: Tokenizer) -> set[int]:
     """Token ids that end a response: the tokenizer's, the model's, and what the template writes after an answer."""
-    ends = model.generation_config.eos_token_id  # an id, a list of ids or None
-    own = [tokenizer.eos_token_id, _turn_end(tokenizer, str(tokenizer.chat_template))]
-    return {i for i in [*(ends if isinstance(ends, list) else [ends]), *own] if i is not None}
+    own = model.generation_config.eos_token_id  # an id, a list of ids or None
+    ends = {*_ends(tokenizer, str(tokenizer.chat_template)), *(own if isinstance(own, list) else [own])}
+    return {i for i in ends if i is not None}
 
 
 @lru_cache(maxsize=32)
-def _turn_end(tokenizer: Tokenizer, template: str) -> int | None:
-    """The control token that the chat template writes after an assistant's turn, None when it writes none."""
+def _ends(tokenizer: Tokenizer, template: str) -> set[int | None]:
+    """The tokenizer's end token, and the control token that the chat template writes after an assistant's turn."""
     _, answer, after = _try(tokenizer, ANSWERED).rpartition(ANSWER)
     tokens = _control_tokens(tokenizer)
     fitting = [token for token in tokens if answer and after.strip().startswith(token)]
-    return tokens[max(fitting, key=len)] if fitting else None
+    return {tokenizer.eos_token_id, tokens[max(fitting, key=len)] if fitting else None}

@@ -105,30 +105,24 @@ def check_attention(model: PreTrainedModel) -> None:
         return sdpa_attention_forward(module, q, k, v, attention_mask, scaling=options.get("scaling"))
 
     AttentionInterface.register("listen", listen)
-    before = model.config._attn_implementation
-    model.set_attn_implementation("listen")
-    model(torch.zeros(1, 4, dtype=torch.long), use_cache=False)
-    model.set_attn_implementation(before)
+    with packed(model, "listen"):
+        model(torch.zeros(1, 4, dtype=torch.long), use_cache=False)
     if len(asked) != len(layers):
         raise ValueError(f"{kind}: {len(asked)} of {len(layers)} layers have an attention that can be packed")
     for name, value in [item for options in asked for item in options.items()]:
         plain = value is None or (name == "is_causal" and value) or name in HARMLESS or name.startswith("output_")
         if not plain:
-            shown = "" if isinstance(value, Tensor) else f"={value}"
-            raise ValueError(f"{kind} has attention with {name}{shown}; only plain full attention is supported")
+            raise ValueError(f"{kind} has attention with {name}={value}; only plain full attention is supported")
 
 
 @torch.no_grad()
 def check_logprobs(model: PreTrainedModel) -> None:
     """ValueError unless packed log-probs are the model's own: a scaled head would silently be trained wrongly."""
     vocabulary = len(model.lm_head.weight)
-
-    def some(length: int, start: int) -> list[int]:  # ids that do not repeat soon
-        return [(start + 7 * i) % vocabulary for i in range(length)]
-
+    some = [7 * i % vocabulary for i in range(70)]  # ids that do not repeat soon
     groups = [  # two prompts, two lengths
-        [Sample(GroupKey(0, 0, "check"), some(prompt, prompt), some(n, n), [0.0] * n, 0.0) for n in (9, 30)]
-        for prompt in (40, 12)
+        [Sample(GroupKey(0, 0, "check"), prompt, some[-n:], [0.0] * n, 0.0) for n in (9, 30)]
+        for prompt in (some[:40], some[20:32])
     ]
     with packed(model):
         found = token_logprobs(model, pack_samples(groups))[0]

@@ -8,7 +8,7 @@ import copy
 import json
 import warnings
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,31 +39,27 @@ def linear_layers(model: PreTrainedModel) -> Iterator[tuple[str, Any]]:
             yield path, layer
 
 
-def add_adapter(model: PreTrainedModel, policy: str, rank: int, seed: int) -> None:
-    """Give a policy an adapter on every linear layer of the decoder, unless it has one: A random, B 0."""
-    if not has_adapter(model, policy):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(zlib.crc32(f"{seed} {policy}".encode()))  # the same on every rank
-            _inject(model, policy, rank, ALPHA, _kinds(model))
-
-
-def _kinds(model: PreTrainedModel) -> set[str]:
-    return {path.rpartition(".")[2] for path, _ in linear_layers(model)}
-
-
-def has_adapter(model: PreTrainedModel, policy: str) -> bool:
-    return label(policy) in getattr(model, "peft_config", {})
-
-
-def _inject(model: PreTrainedModel, policy: str, rank: int, alpha: float, targets: Iterable[str]) -> None:
+def add_adapter(
+    model: PreTrainedModel, policy: str, rank: int, seed: int = 0, alpha: float = ALPHA, only: list[str] | None = None
+) -> None:
+    """Give a policy an adapter, unless it has one, on all linear layers of the decoder or those of `only`: B is 0."""
     from peft import LoraConfig, inject_adapter_in_model
 
-    config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=sorted(targets), task_type="CAUSAL_LM")  # type: ignore[arg-type]
-    with warnings.catch_warnings():
+    if has_adapter(model, policy):
+        return
+    kinds = {path.rpartition(".")[2] for path, _ in linear_layers(model)}
+    targets = sorted(kinds if only is None else kinds & {*only})
+    config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=targets, task_type="CAUSAL_LM")  # type: ignore[arg-type]
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        torch.manual_seed(zlib.crc32(f"{seed} {policy}".encode()))  # the same on every rank
         warnings.simplefilter("ignore")  # that the model has another adapter already
         inject_adapter_in_model(config, model, adapter_name=label(policy))
     for name, weight in model.named_parameters():  # also those of other policies, which injecting has frozen
         weight.requires_grad_(".lora_" in name)
+
+
+def has_adapter(model: PreTrainedModel, policy: str) -> bool:
+    return label(policy) in getattr(model, "peft_config", {})
 
 
 def adapter_weights(model: PreTrainedModel, policy: str) -> Iterator[tuple[str, nn.Parameter]]:
@@ -78,13 +74,6 @@ def activate(model: PreTrainedModel, policy: str) -> None:
     for _, layer in linear_layers(model):
         if hasattr(layer, "lora_A"):  # not by `set_adapter`: it freezes the others, and FSDP would not know
             layer._active_adapter = [label(policy)]
-
-
-def to_bfloat16(model: PreTrainedModel) -> None:
-    """Halve the frozen weights; adapters stay in float32."""
-    for name, weight in model.named_parameters():
-        if ".lora_" not in name:
-            weight.data = weight.data.bfloat16()
 
 
 def merged_weights(
@@ -163,8 +152,7 @@ def load_adapter(model: PreTrainedModel, policy: str, folder: Path) -> None:
         for name, weight in saved.items():
             if weight.dtype not in (torch.float32, torch.bfloat16, torch.float16) or not weight.isfinite().all():
                 raise ValueError(f"{name} is {weight.dtype} or has values that are not finite")
-        targets = _kinds(model) & {*config["target_modules"]}
-        _inject(model, policy, config["r"], config["lora_alpha"], targets)
+        add_adapter(model, policy, config["r"], alpha=config["lora_alpha"], only=config["target_modules"])
         for name, weight in adapter_weights(model, policy):
             value = saved.pop(f"base_model.model.{name.replace(f'.{label(policy)}.', '.')}")
             if value.shape != weight.shape:

@@ -12,7 +12,6 @@ Only `pack_samples` looks at tokens; the rest needs lengths, advantages, and whi
 Shapes: T tokens of a pack, N response tokens with a log-prob.
 """
 
-import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
@@ -97,11 +96,11 @@ def cut(group: Group, budget: int) -> list[Group]:
 def balance(groups: Sequence[Group], ranks: int) -> list[list[Group]]:
     """The groups of each rank: the costliest first, onto the rank with the least. The same result on every rank."""
     shares: list[list[Group]] = [[] for _ in range(ranks)]
-    loads = [(0.0, rank) for rank in range(ranks)]  # a heap: the least load first, of equals the lowest rank
+    loads = [0.0] * ranks
     for group in sorted(groups, key=cost, reverse=True):
-        load, rank = loads[0]
+        rank = loads.index(min(loads))
         shares[rank].append(group)
-        heapq.heapreplace(loads, (load + cost(group), rank))
+        loads[rank] += cost(group)
     return shares
 
 
@@ -143,25 +142,26 @@ def tokens_of(group: Group) -> int:
 
 
 def pack_samples(groups: Sequence[Group], device: torch.device | str = "cpu") -> Pack:
-    """Pack groups of samples that share a prompt. ValueError on an empty prompt or response.
+    """Pack groups of samples that share a prompt. ValueError on an empty prompt.
 
     The last token of a response is only a target, so it is not an input.
     """
     # `Sample.prompt_hash` is a hash; should two prompts ever share one, they part here
     groups = [list(same) for group in groups for _, same in groupby(group, key=lambda sample: sample.prompt_ids)]
     samples = [sample for group in groups for sample in group]
-    for sample in samples:
-        if not sample.prompt_ids or not sample.response_ids:
-            raise ValueError(f"{sample.key}: empty {'response' if sample.prompt_ids else 'prompt'}")
+    if empty := [group[0].key for group in groups if not group[0].prompt_ids]:
+        raise ValueError(f"{empty[0]}: empty prompt")
     inputs = [group[0].prompt_ids for group in groups] + [sample.response_ids[:-1] for sample in samples]
     owner = np.repeat(np.arange(len(groups)), [len(group) for group in groups])  # the prompt of each response
     length = np.array([len(ids) for ids in inputs])
     start = length.cumsum() - length
     prompts, responses = length[: len(groups)], length[len(groups) :]
-    prefix = np.concatenate([np.zeros_like(prompts), start[owner]])
-    prefix_length = np.concatenate([np.zeros_like(prompts), prompts[owner]])
-    last = start[owner] + prompts[owner] - 1  # the prompt's last token predicts the first of the response
+    prefix, prefix_length = (np.append(np.zeros_like(prompts), x[owner]) for x in (start, prompts))
     filled = length > 0  # a response of one token has no inputs
+    positions = np.arange(length.sum()) + np.repeat(prefix_length - start, length)
+    first = (responses + 1).cumsum() - (responses + 1)  # (samples,) of its tokens among the N
+    source = np.arange(responses.sum() + len(samples)) + np.repeat(start[len(groups) :] - 1 - first, responses + 1)
+    source[first] = start[owner] + prompts[owner] - 1  # the prompt's last token predicts the first of the response
 
     def flat(lists: Iterable[list], dtype: type) -> Tensor:
         return torch.from_numpy(np.fromiter(chain.from_iterable(lists), dtype)).to(device)  # torch reads lists slowly
@@ -170,32 +170,18 @@ def pack_samples(groups: Sequence[Group], device: torch.device | str = "cpu") ->
         """(samples,) -> (N,)"""
         return torch.from_numpy(np.repeat(np.array(values, np.float32), responses + 1)).to(device)
 
-    def in_turn(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """a[0], b[0], a[1], b[1], ..."""
-        return np.stack([a, b], 1).ravel()
-
-    sources = _ranges(in_turn(last, start[len(groups) :]), in_turn(np.ones_like(last), responses))
     return Pack(
         ids=flat(inputs, np.int64),
-        positions=torch.from_numpy(_ranges(prefix_length, length)).to(device),
+        positions=torch.from_numpy(positions).to(device),
         layout=Layout(
             start[filled], length[filled], prefix[filled], prefix_length[filled],
             prompt_lengths=prompts,
             group_lengths=np.bincount(owner, responses, len(groups)).astype(np.int64),
             device=torch.device(device),
         ),
-        source=torch.from_numpy(sources).to(device),
+        source=torch.from_numpy(source).to(device),
         target=flat((sample.response_ids for sample in samples), np.int64),
         engine=flat((sample.logprobs for sample in samples), np.float32),
         advantage=for_each_token([sample.advantage for sample in samples]),
         weight=for_each_token([sample.weight for sample in samples]),
     )  # fmt: skip
-
-
-def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Count up from each start, one range after the other.
-
-    >>> _ranges(np.array([7, 2]), np.array([3, 2])).tolist()
-    [7, 8, 9, 2, 3]
-    """
-    return np.repeat(starts - (lengths.cumsum() - lengths), lengths) + np.arange(lengths.sum())

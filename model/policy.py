@@ -144,7 +144,7 @@ def make_optimizer(
 ) -> torch.optim.Optimizer:
     """AdamW without weight decay, over all weights unless told which: the clipped objective alone moves them.
 
-    "adamw8bit" keeps the moments in 8 bits (arXiv 2110.02861); ImportError with what to install.
+    "adamw8bit" keeps the moments in 8 bits (arXiv 2110.02861); ImportError without torchao.
     """
     weights = list(model.parameters() if weights is None else weights)
     small = sum(weight.numel() for weight in model.parameters()) < 2_000_000  # from scratch
@@ -153,10 +153,8 @@ def make_optimizer(
     options: dict = {"lr": lr, "betas": (0.9, beta2), "eps": eps, "weight_decay": 0.0}
     if kind == "adamw":
         return torch.optim.AdamW(weights, fused=weights[0].is_cuda, **options)
-    try:
-        from torchao.optim import AdamW8bit  # works on sharded weights
-    except ImportError as error:
-        raise ImportError(f"--optimizer {kind}: {error}; pip install torchao") from error
+    from torchao.optim import AdamW8bit  # works on sharded weights
+
     return cast(torch.optim.Optimizer, AdamW8bit(weights, **options))
 
 
@@ -178,7 +176,8 @@ def make_policy(
     adapted, cuda = lora.has_adapter(model, name), device.startswith("cuda")
     if root is None:
         if adapted and cuda:
-            lora.to_bfloat16(model)
+            for path, weight in model.named_parameters():  # the frozen ones take half
+                weight.data = weight.data if ".lora_" in path else weight.data.bfloat16()
         if fused and cuda:
             fuse_layers(model)
         if checkpointing:

@@ -7,14 +7,14 @@ rules have to be learned from reward.
 
 import re
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from envs import Env
+from envs import Env, Message
 from grouping import GroupKey, Sample
 from model.attention import packed
 from model.chat import WITHOUT_SYSTEM, encode
@@ -71,17 +71,13 @@ def build(seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
         return Qwen3ForCausalLM(config), tokenizer
 
 
-def noisy_examples(env: Env, rng: np.random.Generator, turns: int) -> list[tuple[str, list, str]]:
+def noisy_examples(env: Env, rng: np.random.Generator, turns: int) -> Iterator[tuple[str, list[Message], str]]:
     """Play one environment with noise: (agent, messages, answer text) for every agent and turn."""
-    examples: list[tuple[str, list, str]] = []
     for agent in turns * tuple(env.agents):
-        if env.done:
-            break
-        assert env.noisy_answer  # tasks without one are not imitated
-        text = env.noisy_answer(rng, GOOD)
-        examples.append((agent, env.observe(agent), text))
-        env.step(agent, text)
-    return examples
+        if not env.done and env.noisy_answer:
+            text = env.noisy_answer(rng, GOOD)
+            yield agent, env.observe(agent), text
+            env.step(agent, text)
 
 
 def warm_start(

@@ -25,6 +25,7 @@ class Engine:
     """`TransformersEngine` works everywhere and answers in rounds; `VllmEngine` is fast on a GPU and never waits."""
 
     in_rounds = True
+    holds = ("", 0)  # whose weights these are, and of which version (`Team.ready`)
 
     def __init__(self, policy: Policy, max_tokens: int, context: int | None):
         self.policy, self.max_tokens = policy, max_tokens
@@ -53,16 +54,14 @@ class Engine:
 
 def checked(weights: Weights, shapes: Mapping[str, torch.Size]) -> Iterator[tuple[str, Tensor]]:
     """Pass on the weights of a model. ValueError on an unknown name, a wrong shape and, at the end, a missing name."""
-    missing = dict(shapes)
+    given = set()
     for name, weight in weights:
-        if name not in shapes:
-            raise ValueError(f"load: the engine has no weight {name}")
-        if weight.shape != shapes[name]:
-            raise ValueError(f"load: {name} has shape {tuple(weight.shape)}, the engine's {tuple(shapes[name])}")
-        missing.pop(name, None)
+        if weight.shape != shapes.get(name):
+            raise ValueError(f"load: {name} has shape {tuple(weight.shape)}, the engine's {shapes.get(name)}")
+        given.add(name)
         yield name, weight
-    if missing:
-        raise ValueError(f"load: {len(missing)} weights were not given, the first is {next(iter(missing))}")
+    if missing := [name for name in shapes if name not in given]:
+        raise ValueError(f"load: {len(missing)} weights were not given, the first is {missing[0]}")
 
 
 @contextmanager

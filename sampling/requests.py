@@ -62,7 +62,6 @@ class Stream(Protocol):
     """Requests in flight."""
 
     in_rounds: bool = False  # `collect` answers all that was submitted, so everybody should have submitted before
-    cohorts: int = 1  # groups of environments, each starting one `collect` after another, where agents act in order
 
     def submit(self, requests: list[Request]) -> None: ...
 
@@ -71,21 +70,14 @@ class Stream(Protocol):
 
     def __len__(self) -> int: ...
 
-    def busy(self, more: bool) -> bool:
-        """Whether to go on: requests are in flight here, `more` are to come, or another process needs this one."""
-        return more or len(self) > 0
-
 
 class Rounds(Stream):
-    """A plain `generate` as a stream: one call for all pending requests.
-
-    Where ranks answer each other, `anywhere` tells what is true on any of them; all call, also without requests.
-    """
+    """A plain `generate` as a stream: one call for all pending requests."""
 
     in_rounds = True
 
-    def __init__(self, generate: Generate, n: int, cohorts: int = 1, anywhere: Callable[[bool], bool] | None = None):
-        self.generate, self.n, self.cohorts, self.anywhere = generate, n, cohorts, anywhere
+    def __init__(self, generate: Generate, n: int):
+        self.generate, self.n = generate, n
         self.pending: list[Request] = []
 
     def submit(self, requests: list[Request]) -> None:
@@ -93,17 +85,13 @@ class Rounds(Stream):
 
     def collect(self) -> Answers:
         requests, self.pending = self.pending, []
-        replies = self.generate(requests, self.n) if requests or self.anywhere else []
+        replies = self.generate(requests, self.n) if requests or hasattr(self.generate, "anywhere") else []
         if len(replies) != len(requests):
             raise ValueError(f"the engine returned {len(replies)} lists for {len(requests)} requests")
         return list(zip(requests, replies, strict=True))
 
     def __len__(self) -> int:
         return len(self.pending)
-
-    def busy(self, more: bool) -> bool:
-        here = more or len(self) > 0
-        return self.anywhere(here) if self.anywhere else here
 
 
 def answered(stream: Stream, requests: list[Request]) -> list[list[Completion]]:
@@ -153,16 +141,18 @@ def drive(
 ) -> list[Result]:
     """Play all environments to their end with n completions a request; returns what the players return.
 
-    `in_order`: agents act one after the other, so that cohorts may. ValueError on a wrong number of completions.
+    `in_order`: agents act one after the other. Then `generate` may have a number of `cohorts`, groups of environments
+    that start one `collect` after another. Ranks that answer each other all go on, also without requests, until nobody
+    has any: `generate.anywhere` tells what is true on one of them. ValueError on a wrong number of completions.
     """
     stream: Stream = generate.stream(n) if hasattr(generate, "stream") else Rounds(generate, n)
     games = [_Game(player) for player in players]
     asked: dict[Request, _Game[Result]] = {}  # who waits for a request in flight
-    cohorts = stream.cohorts if in_order else 1
+    cohorts, anywhere = getattr(generate, "cohorts", 1) if in_order else 1, getattr(generate, "anywhere", bool)
     starts = [games[cohort::cohorts] for cohort in range(cohorts)]
     turn: deque[_Game[Result]] = deque()  # whose answers are complete
     scoring: list[Future[_Game[Result]]] = []
-    while stream.busy(bool(starts or turn or scoring)):
+    while anywhere(bool(starts or turn or scoring or len(stream))):
         turn += starts.pop(0) if starts else ()
         ready: list[_Game[Result]] = []  # whose next requests are known
         until = time.perf_counter() + SLICE

@@ -38,8 +38,7 @@ class Team:
         self.neighbours = self.world.neighbours(self.ranks_of) if several else None  # that answer each other's requests
         self.wavefront = True  # benchmarks/step.py measures what it gains
         self.seconds: defaultdict[str, float] = defaultdict(float)  # in "generate" and "load", until cleared
-        self._version = 0
-        self._holds: dict[int, tuple[str, int]] = {}  # id of an engine -> the policy and version in it
+        self.version = 0  # of the weights
         self.sync()
 
     def encode(self, agent: str, messages: list[dict[str, str]]) -> list[int]:
@@ -62,7 +61,7 @@ class Team:
         """The weights have changed: hand them to the engines, or FloatingPointError where they are not finite."""
         for policy in self.learners.values():
             policy.check_finite()
-        self._version += 1
+        self.version += 1
         served = [*self.engines.values()]
         for name, engine in self.engines.items():
             if served.count(engine) == 1:  # one of several policies gets them when asked
@@ -72,7 +71,7 @@ class Team:
         """Engines that can sleep leave the GPU to the update."""
         for engine in self.engines.values():
             if engine.sleep():
-                self._holds.pop(id(engine), None)
+                engine.holds = "", 0
 
     def fit_packs(self, checkpointing: bool) -> None:
         """On GPUs: packs as large as there is room for during an update, the same on all ranks. All call it.
@@ -97,10 +96,10 @@ class Team:
     def ready(self, name: str) -> Engine:
         """The engine of a policy with the policy's weights in it. All ranks of the policy call it together."""
         engine = self.engines[name]
-        if self._holds.get(id(engine)) != (name, self._version):
+        if engine.holds != (name, self.version):
             started = time.perf_counter()
             engine.load(self.policies[name].weights(engine.dtype))
-            self._holds[id(engine)] = (name, self._version)
+            engine.holds = name, self.version
             self.seconds["load"] += time.perf_counter() - started
         return engine
 

@@ -206,8 +206,11 @@ def test_two_sets_of_keys_merge_to_the_attention_over_both(case, monkeypatch):
         for heads in (4, 2, 2, 4)
     )
     for scale in (None, 0.7):
-        found = attention.flash_attention(q, k, v, pack.layout.flash, scale)
-        expected = attention.block_attention(q, k, v, pack.layout.blocks, scale)
+        heads_first = [x.transpose(0, 1)[None] for x in (q, k, v)]
+        found, expected = (
+            attention.packed_attention(None, *heads_first, None, scale, kernels)[0][0]
+            for kernels in (pack.layout.flash, pack.layout.blocks)
+        )
         torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
         for a, b in zip(*(torch.autograd.grad(x, (q, k, v), grad) for x in (found, expected)), strict=True):
             torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
