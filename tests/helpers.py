@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 import evaluate
 from envs import Env, InfraError, Reward
-from grouping import GroupKey, Sample
+from grouping import GroupKey, Sample, assign_advantages, group_samples
 from model import tiny
 from model.policy import Policy, make_optimizer
 from sampling.requests import Completion, Request
@@ -76,6 +77,22 @@ def make_sample(
         reward,
         **fields,
     )
+
+
+def random_batch(groups: int = 5, k: int = 4, seed: int = 0, **fields) -> list[Sample]:
+    """Groups of k samples with advantages; the engine's log-probs are a guess, as if it computed them otherwise."""
+    rng = np.random.default_rng(seed)
+    batch = []
+    for env in range(groups):
+        prompt = rng.integers(3, 31, int(rng.integers(2, 12))).tolist()
+        for _ in range(k):
+            response = [*rng.integers(3, 31, int(rng.integers(0, 6))).tolist(), 2]
+            logprobs = rng.normal(-3.4, 0.3, len(response)).tolist()
+            batch.append(
+                make_sample(float(rng.integers(0, 5)), prompt, response, key=(env, 0, "a"), logprobs=logprobs, **fields)
+            )
+    assign_advantages(group_samples(batch))
+    return batch
 
 
 class ScriptedEngine:
@@ -152,7 +169,7 @@ def watch_gradients(policy: Policy) -> list[dict[str, torch.Tensor]]:
     return seen
 
 
-def assert_gradients_close(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], tolerance: float = 1e-5):
+def gradients_agree(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], tolerance: float = 1e-5):
     """Every gradient agrees to `tolerance` of the largest entry of its own tensor."""
     assert found.keys() == expected.keys()
     for name, gradient in expected.items():
@@ -163,6 +180,11 @@ def assert_gradients_close(found: dict[str, torch.Tensor], expected: dict[str, t
 
 def weights_of(policy: Policy) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in policy.model.state_dict().items()}
+
+
+def whole(policy: Policy) -> dict[str, torch.Tensor]:
+    """The weights that an engine gets: those of all ranks, adapters merged."""
+    return {name: weight.clone() for name, weight in policy.weights()}
 
 
 def make_results(**rows):

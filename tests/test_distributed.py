@@ -1,12 +1,8 @@
 """Several ranks: the same numbers as one process, nobody left waiting, clear errors before anything is loaded."""
 
-import json
-import random
-from pathlib import Path
-
 import pytest
 import torch
-from helpers import Toy, make_sample, objective, small_model, small_policy, weights_of
+from helpers import Toy, objective, random_batch, small_model, small_policy, weights_of, whole
 from ranks import run_ranks
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
@@ -14,18 +10,13 @@ from transformers import AutoModelForCausalLM
 import train
 from distributed import exchange, shard
 from distributed.world import World, place, start
-from grouping import assign_advantages, group_samples
 from model import tiny
 from model.policy import make_policy
 from records.checkpoint import load_optimizers, save_checkpoint
-from records.run_folder import latest_checkpoint
+from records.run_folder import latest_checkpoint, read_rows
 from rollout import Rollout, rollout_chains, rollout_tree
 from sampling.requests import Completion
 from update import update
-
-
-def whole(policy):
-    return {name: weight.clone() for name, weight in policy.weights()}
 
 
 def assert_weights(found, alone, atol=2e-5, rtol=1e-4):
@@ -42,16 +33,11 @@ def policy_on(world, ranks=None, lr=1e-2, seed=0, checkpointing=False, layers=2)
     )
 
 
-def batch(groups=7, seed=3):
-    """Groups of very different sizes; one of them is dead."""
-    numbers, samples = random.Random(seed), []
-    for env in range(groups):
-        prompt = [numbers.randrange(3, 31) for _ in range(numbers.randrange(1, 30))]
-        for _ in range(numbers.randrange(2, 6)):
-            response = [numbers.randrange(3, 31) for _ in range(numbers.randrange(1, 9))]
-            reward = 1.0 if env == 0 else numbers.random()
-            samples.append(make_sample(reward, prompt, response, key=(env, 0, "a"), logprobs=[-3.0] * len(response)))
-    assign_advantages(group_samples(samples))
+def batch():
+    """Groups of different sizes; the first one is dead."""
+    samples = random_batch(groups=7, seed=3)
+    for sample in samples[:4]:
+        sample.advantage = 0.0
     return samples
 
 
@@ -205,13 +191,12 @@ def run_training(folder, size, options):
         train.main(argv)
     else:
         run_ranks(size, lambda rank: train.main(argv), limit=110)
-    rows = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
-    last = latest_checkpoint(Path(folder))
+    rows, last = read_rows(folder / "metrics.jsonl"), latest_checkpoint(folder)
     weights = {
         path.name: AutoModelForCausalLM.from_pretrained(path).state_dict() for path in last.iterdir() if path.is_dir()
     }
-    first = [json.loads(line) for line in (Path(folder) / "boards.jsonl").read_text().splitlines()]  # trees: rank 0's
-    return rows, weights, ([p.name for p in sorted(Path(folder).iterdir())], [r for r in first if r["step"] == 0])
+    first = [row for row in read_rows(folder / "boards.jsonl") if row["step"] == 0]  # trees: rank 0's
+    return rows, weights, ([path.name for path in sorted(folder.iterdir())], first)
 
 
 @pytest.fixture(scope="module")

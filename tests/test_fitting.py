@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from helpers import objective, small_policy
-from test_update import random_batch
+from helpers import objective, random_batch, small_policy
 from transformers import Qwen3Config
 
 from model import fitting

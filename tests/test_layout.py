@@ -90,6 +90,7 @@ def floor(name):
 
 def test_imports_have_no_cycle(graph):
     assert len(graph) > 40
+    assert {"update", "prepare"} <= graph["train"]
     graphlib.TopologicalSorter(graph).prepare()  # CycleError, which shows the cycle
 
 
@@ -102,14 +103,6 @@ def test_the_rooms_of_the_second_floor_do_not_know_each_other(graph):
     rooms = {name: name.partition(".")[0] for name in graph}
     known = {(rooms[a], rooms[b]) for a in graph for b in graph[a] if {rooms[a], rooms[b]} <= set(APART)}
     assert [pair for pair in known if pair[0] != pair[1]] == []
-
-
-def test_the_graph_sees_what_it_should(graph):
-    assert "rollout" in graph["distributed.exchange"]
-    assert "tasks.boards" in graph["tasks.plan_path"]
-    assert "update" in graph["train"]
-    assert "sampling.requests" in graph["rollout"]
-    assert "rollout" not in graph["sampling.requests"]
 
 
 def test_the_algorithm_and_the_tasks_need_no_torch():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import assert_gradients_close, lines, make_sample, objective, reference_logprobs, small_model
+from helpers import gradients_agree, lines, make_sample, objective, random_batch, reference_logprobs, small_model, whole
 from helpers import watch_gradients as watch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,13 +20,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import train
 from distributed.world import start
-from grouping import assign_advantages, group_samples
 from model import lora, tiny
 from model.attention import packed
 from model.packing import pack_samples
 from model.policy import make_policy
 from records.console import half_up
-from records.run_folder import latest_checkpoint
+from records.run_folder import latest_checkpoint, read_rows
 from update import update
 
 peft = pytest.importorskip("peft")
@@ -49,17 +48,6 @@ def pair(checkpointing=False, mesh=None, architecture="qwen3", **layout):
     return first, make_policy("b", model, first.tokenizer, 1e-2, "cpu", mesh, checkpointing, root=first.root)
 
 
-def batch(shift=0):
-    samples = [make_sample(float(i * (env + 1) % 3), [5 + shift, 6, env], [7 + i, 2 + env, 4], key=(env, 0, "a"))
-               for env in range(3) for i in range(4)]  # fmt: skip
-    assign_advantages(group_samples(samples))
-    return samples
-
-
-def whole(policy):
-    return {name: weight.clone() for name, weight in policy.weights()}
-
-
 def named(policy):
     return {name: weight.detach().clone() for name, weight in policy.model.named_parameters()}
 
@@ -79,7 +67,7 @@ def plain(policy):
 def test_what_engines_get_computes_what_the_policy_does(architecture, tie):
     """Under the model's own names; the two policies differ, and their turns may come in any order."""
     policies = pair(architecture=architecture, tie=tie)
-    samples = batch()[:3]
+    samples = random_batch()[:3]
     found = {}
     for policy in (*policies, policies[0]):
         model = plain(policy)
@@ -110,7 +98,7 @@ def test_an_update_moves_one_adapter_and_nothing_else():
     a, b = pair()
     for policy, other in ((a, b), (b, a)):
         before = named(policy)
-        update(policy, batch(), objective(minibatches=2))
+        update(policy, random_batch(), objective(minibatches=2))
         own = {name for name, _ in policy.parameters()}
         moved = {name for name, weight in named(policy).items() if not torch.equal(weight, before[name])}
         assert moved == own
@@ -126,7 +114,7 @@ def test_gradients_are_those_of_the_merged_model():
     seen, expected = watch(a), watch(twin)
     adapters = {name: weight.detach().clone() for name, weight in a.parameters()}
     for policy in (a, twin):
-        update(policy, batch(), objective())
+        update(policy, random_batch(), objective())
     (found,), (full,) = seen, expected
     assert found.keys() == adapters.keys()
     wanted = {}
@@ -135,7 +123,7 @@ def test_gradients_are_those_of_the_merged_model():
         gradient, scale = full[f"{layer}.weight"], lora.ALPHA / 4
         low, high = (adapters[f"{layer}.lora_{x}.of_a.weight"] for x in "AB")
         wanted[name] = scale * (high.T @ gradient if matrix[0] == "A" else gradient @ low.T)
-    assert_gradients_close(found, wanted, 1e-4)
+    gradients_agree(found, wanted, 1e-4)
 
 
 @pytest.mark.parametrize(("size", "checkpointing"), [(1, False), (2, True), (3, False)])
@@ -145,7 +133,7 @@ def test_ranks_move_adapters_as_one_process_does(size, checkpointing):
     def steps(policies):
         for step in range(2):
             for shift, policy in enumerate(policies):
-                update(policy, batch(shift), objective(minibatches=2, grad_clip=0.5), (0, step))
+                update(policy, random_batch(seed=shift), objective(minibatches=2, grad_clip=0.5), (0, step))
 
     def work(rank):
         mesh = start("cpu").meshes({"a": list(range(size))})["a"]
@@ -214,7 +202,7 @@ def test_a_resumed_run_goes_on_as_if_nothing_had_happened(run, tmp_path, ranks):
 
 def test_a_run_is_evaluated_moved_and_merged(run, tmp_path, capsys):
     expected = lines(capsys, run, "--envs", 6)
-    saved = [json.loads(line) for line in (run / "evaluations.jsonl").read_text().splitlines()][-1]
+    saved = read_rows(run / "evaluations.jsonl")[-1]
     assert expected[-1].startswith(f"success {half_up(saved['success'])} ")
     merged = lines(capsys, run, "--envs", 6, "--merge", tmp_path / "merged")
     assert merged == expected

@@ -22,12 +22,12 @@ class Slow(Drawn):
     slow_scoring = True
 
 
-def record(envs, script, sample=rollout_tree, limit=1, turns=2, level=None):
+def record(envs, script, sample=rollout_tree, limit=1, turns=2):
     engine = ScriptedEngine(script)
     result = sample(envs, engine, encode=engine.encode, decode=engine.decode, num_candidates=3, max_turns=turns)
     key = (trajectory_key,) if sample is rollout_chains else ()
     assign_advantages(group_samples(result.samples, *key))
-    return tree_rows(result, 7, engine.decode, limit, level or (lambda env: envs[env]))
+    return tree_rows(result, 7, engine.decode, limit, lambda env: envs[env])
 
 
 def values(stage, name):
@@ -110,19 +110,18 @@ def test_what_could_not_be_scored_is_marked_and_a_prompt_without_an_answer_is_sh
 
 
 def test_the_board_before_a_stage_and_after_each_candidate():
-    (row,) = record([Drawn()], lambda request, k: "152"[k], turns=1, level=lambda env: Drawn())
+    (row,) = record([Drawn()], lambda request, k: "152"[k], turns=1)
     assert boards(row) == [
         ("empty", ["ann:1", "ann:5", "ann:2"]),
         ("ann:5", ["ann:5|bob:1", "ann:5|bob:5", "ann:5|bob:2"]),
     ]
     assert len(row["boards"]) == len(set(row["boards"]))  # each is written once
-    script = (lambda request, k: str(request.seed % 3), rollout_chains)
-    (row,) = record([Drawn()], *script, turns=1, level=lambda env: Drawn())
+    (row,) = record([Drawn()], lambda request, k: str(request.seed % 3), rollout_chains, turns=1)
     assert [boards(row, k)[1] for k in range(3)] == [(f"ann:{k}", [f"ann:{k}|bob:{k}"]) for k in range(3)]
 
 
 @pytest.mark.parametrize(
-    ("level", "script", "shown"),
+    ("env", "script", "shown"),
     [
         (Toy, "152", [(None, [None] * 3)] * 2),  # draws nothing
         (Drawn, ("infra", "4", "6"),
@@ -130,18 +129,15 @@ def test_the_board_before_a_stage_and_after_each_candidate():
         (Slow, "152", [("empty", [None, "ann:5", None]), ("ann:5", [None, "ann:5|bob:5", None])]),  # what is committed
     ],
 )  # fmt: skip
-def test_boards_are_shown_where_they_are_known(level, script, shown):
-    (row,) = record([level()], lambda request, k: script[k], turns=1, level=lambda env: level())
+def test_boards_are_shown_where_they_are_known(env, script, shown):
+    (row,) = record([env()], lambda request, k: script[k], turns=1)
     assert boards(row) == shown
 
 
 def test_a_real_board_has_the_way_of_each_answer_and_the_console_draws_it():
     plans = {"tool_user": ["[R]", "[D]", "nothing"], "planner": ["[U]", "[D, R, R, U]", "[R]"]}
-
-    def level(env):
-        return PlanPath.from_text("S.G\n...")
-
-    (row,) = record([level(0)], lambda request, k: f"#### {plans[request.agent][k]}", turns=1, level=level)
+    env = PlanPath.from_text("S.G\n...")
+    (row,) = record([env], lambda request, k: f"#### {plans[request.agent][k]}", turns=1)
     tool_user, planner = row["episodes"][0]["stages"]
     assert boards(row) == [
         (["P.G", "..."], [["P.G", "..."]] * 3),  # a proposal moves nobody
