@@ -199,11 +199,14 @@ def make_results(**rows):
     return {"steps": 50, "rows": made, "claims": {}, "sessions": [session]}
 
 
+FENCE = re.compile(r"^```(.*)\n((?:.*\n)*?)```\s*$", re.M)  # (language, code)
+
+
 def tables(text):
     """The tables of a text outside of fences: each a list of rows, each a list of cells, the header first."""
     found: list[list[list[str]]] = []
     previous = ""
-    for line in re.sub(r"^```.*\n(?:.*\n)*?```\s*$", "", text, flags=re.M).splitlines():
+    for line in FENCE.sub("", text).splitlines():
         if line.startswith("|"):
             if not previous.startswith("|"):
                 found.append([])

@@ -19,7 +19,7 @@ from statistics import fmean
 
 import numpy as np
 import pytest
-from helpers import tables
+from helpers import FENCE, tables
 
 import evaluate
 import exercises.__main__ as exercises
@@ -39,7 +39,6 @@ import tour as tour_script  # noqa: E402
 
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
-FENCE = re.compile(r"^```(.*)\n((?:.*\n)*?)```\s*$", re.M)
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 OTHERS = """shutdown-timeout nproc-per-node nnodes nodes ntasks-per-node gpus-per-node kill-on-bad-exit rdzv-id
 rdzv-backend rdzv-endpoint no-deps extra-index-url dist durations check logdir served-model-name write pack prompts warm

@@ -207,28 +207,12 @@ def test_the_two_loops_fit_on_a_screen(module, name, limit):
 # ---------------------------------------------------------------------------------------------------------------- names
 
 NAMES = """
-grouping: GroupKey Sample agent_turn_key trajectory_key group_samples assign_advantages
-envs: make_env Env Reward InfraError mixed_reward
-rollout: Request Completion rollout_tree rollout_chains evaluate
-update: loss_weights policy_loss UpdateConfig update
-tasks.plan_path: PlanPath.from_text
-tasks.sokoban: Sokoban.from_text
-tasks.sudoku: Sudoku.from_rows
-tasks.boards: parse_answer
-tasks.sandbox: run_program set_mode use_bubblewrap
-tasks.fences: extract_code
-tasks.code_env: CodeEnv grade_program
-tasks.code_data: load_problems
-tasks.code_grading: grade_program golden_tests reference_solution
-tasks.math_text: clean
-tasks.math_env: MathEnv read_problem load_problems extract_answer math_equal score_answers
-model.loading: load_model encode
+grouping: agent_turn_key
+envs: mixed_reward
+rollout: Request Completion
+model.loading: encode
 model.policy: decode
-model.lora: load_whole
-records.metrics: rollout_metrics
-records.track: make_tracker
-sampling.requests: Completion
-"""
+"""  # those that no other test calls by this module
 
 
 @pytest.mark.parametrize("line", NAMES.strip().splitlines())

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import make_sample, objective, reference_logprobs, small_policy, weights_of
+from helpers import make_sample, objective, random_batch, reference_logprobs, small_policy, weights_of
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from grouping import assign_advantages, group_samples
 from model import tiny
 from model.chat import decode, encode
 from model.loading import load_model
@@ -37,9 +36,7 @@ def tiny_policy(seed=0, lr=1e-3):
 def trained_policy(**layout):
     """A policy whose optimizer has a state."""
     policy = small_policy(lr=1e-2, vocabulary=len(tiny.build_tokenizer()), **layout)
-    samples = [make_sample(float(i), [5, 6], [7 + i, 2]) for i in range(3)]
-    assign_advantages(group_samples(samples))
-    update(policy, samples, objective())
+    update(policy, random_batch(groups=1), objective())
     return policy
 
 
@@ -109,19 +106,15 @@ def test_a_loaded_policy_goes_on_like_the_saved_one(tmp_path):
     assert (fixed.threads, loaded.threads) == (0, 2)
     assert loaded.stop_ids == policy.stop_ids
     assert all(p.dtype == torch.float32 for p in loaded.model.parameters())
-    samples = [make_sample(float(i), [5, 6], [7 + i, 2]) for i in range(3)]
-    assign_advantages(group_samples(samples))
     for one in (policy, loaded):
         one.set_lr(1e-2)
-        update(one, samples, objective())
+        update(one, random_batch(groups=1), objective())
     assert all(torch.equal(value, weights_of(loaded)[name]) for name, value in weights_of(policy).items())
 
 
 def test_moments_in_eight_bits_train_and_go_on_from_a_checkpoint(tmp_path):
     """Of weights of at least 4,096 numbers (torchao). A checkpoint rounds them once more."""
     pytest.importorskip("torchao.optim")
-    samples = [make_sample(float(i), [5, 6], [7 + i, 2]) for i in range(3)]
-    assign_advantages(group_samples(samples))
 
     def start(model, tokenizer):
         return make_policy("p", model, tokenizer, 9.0, optimizer="adamw8bit")
@@ -129,7 +122,7 @@ def test_moments_in_eight_bits_train_and_go_on_from_a_checkpoint(tmp_path):
     def train(policy, steps=2):
         policy.set_lr(1e-3)
         for _ in range(steps):
-            update(policy, samples, objective())
+            update(policy, random_batch(groups=1), objective())
 
     with torch.compiler.set_stance("force_eager"):  # torchao compiles its step, which takes a minute here
         small = start(*tiny.build(0))

@@ -8,10 +8,9 @@ import re
 from pathlib import Path
 
 import pytest
-from helpers import tables
+from helpers import FENCE, tables
 
 ROOT = Path(__file__).parent.parent
-FENCE = re.compile(r"^```(.*)\n((?:.*\n)*?)```\s*$", re.M)
 LINES, BYTES, COLUMNS = 130, 14_000, 99  # it is read before anything else, on one screen of a repository's page
 
 

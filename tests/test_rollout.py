@@ -1,7 +1,7 @@
 """Tree, chains and evaluation with scripted engines: who sees what, what is committed, what is recorded."""
 
 from concurrent.futures import ThreadPoolExecutor
-from math import sqrt
+from math import inf, nan, sqrt
 from typing import ClassVar
 
 import pytest
@@ -167,6 +167,10 @@ def test_a_task_that_breaks_the_contract_ends_the_rollout(reward, error):
         (lambda engine, requests: engine(requests, 3)[:1], "returned 1 lists for 2 requests"),
         (lambda engine, requests: engine(requests, 2), "returned 2 completions for agent ann, expected 3"),
         (lambda *_: [[Completion([49, 50], [-1.0], "stop")] * 3] * 2, "2 response ids but 1 log-probs"),
+        *(
+            (lambda *_, value=value: [[Completion([49, 0], [-1.0, value], "stop")] * 3] * 2, "agent='ann'.*not finite")
+            for value in (nan, inf, -inf)
+        ),
     ],
 )
 def test_an_engine_that_returns_something_else_raises_with_both_numbers(generate, message):

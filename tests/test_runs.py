@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import ScriptedEngine, Toy, refuses, small_policy
+from helpers import refuses, small_policy
 from ranks import run_ranks
 
 import evaluate
@@ -25,8 +25,6 @@ from options import Config, parse
 from records.checkpoint import save_checkpoint
 from records.run_folder import latest_checkpoint, lock, read_rows
 from records.stop import Stop, how_to_go_on
-from rollout import rollout_chains, rollout_tree
-from sampling.requests import Completion
 from tools import fetch, play
 
 ROOT = Path(__file__).parent.parent
@@ -384,16 +382,6 @@ def test_ctrl_c_ends_a_command_without_a_traceback(tmp_path, event, word, argv):
 
 
 # ----------------------------------------------------------------------------------------------------------- not finite
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("play", [rollout_tree, rollout_chains])
-def test_log_probs_that_are_not_finite_name_the_engine(play, value):
-    def engine(requests, n):
-        return [[Completion([ord("1"), 0], [-1.0, value], "stop")] * n for _ in requests]
-
-    with pytest.raises(ValueError, match=r"agent='ann'.*the engine returned a log-prob that is not finite"):
-        play([Toy()], engine, encode=ScriptedEngine.encode, decode=ScriptedEngine.decode, num_candidates=2, max_turns=1)
 
 
 def test_weights_that_became_nan_stop_the_run_in_that_step_and_are_never_saved(tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers import FENCE
 
 import evaluate
 import train
@@ -16,7 +17,6 @@ from tools import check, play
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "your_team.md").read_text(encoding="utf-8")
-FENCE = re.compile(r"^```(.*)\n((?:.*\n)*?)```\s*$", re.M)
 SMALL = "--steps 1 --envs-per-step 2 --num-candidates 2 --warm-start 2 --eval-envs 4 --device cpu"
 
 
