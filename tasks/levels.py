@@ -12,7 +12,6 @@ import inspect
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from inspect import Parameter
 from typing import Any
 
 from envs import Env, make_env
@@ -76,8 +75,8 @@ def make_levels(
     if not levels.training_env.problems or not held_out.problems:
         raise ValueError(f"--task {task}: it needs `problems`, a list of texts or of objects with a `question`")
     if training:
-        sets = {"--data": levels.training_env.problems, "--eval-data": held_out.problems}
-        check_disjoint({name: [getattr(p, "question", p) for p in found] for name, found in sets.items()})
+        sets = (levels.training_env.problems, held_out.problems)
+        check_disjoint(*([getattr(problem, "question", problem) for problem in found] for found in sets))
     return levels
 
 
@@ -89,13 +88,12 @@ def parse_pairs(task: str, pairs: Sequence[str]) -> dict[str, Any]:
     known, options = _defaults(task), {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
-        if not equals or name not in known:
-            raise ValueError(f"--env-options {pair}: not KEY=VALUE of an option; {task} has {list_options(task)}")
-        if not isinstance(known[name], str):
+        default = known.get(name, 0)
+        if not isinstance(default, str):
             with suppress(ValueError, SyntaxError):
                 value = ast.literal_eval(value)
-        if isinstance(value, str) and isinstance(known[name], (bool, int, float)):
-            raise ValueError(f"--env-options {pair}: not a value like {known[name]}; {task} has {list_options(task)}")
+        if not equals or name not in known or (isinstance(value, str) and isinstance(default, (bool, int, float))):
+            raise ValueError(f"--env-options {pair}: not KEY=VALUE with such a value; {task} has {list_options(task)}")
         options[name] = value
     return options
 
@@ -107,6 +105,6 @@ def list_options(task: str) -> str:
 
 def _defaults(task: str) -> dict[str, Any]:
     """The parameters of a task's constructor that are --env-options; "..." where there is no default."""
-    named = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-    parameters = [p for p in inspect.signature(task_class(task)).parameters.values() if p.kind in named]
-    return {p.name: ... if p.default is p.empty else p.default for p in parameters if p.name not in ELSEWHERE}
+    parameters = inspect.signature(task_class(task)).parameters.values()
+    named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name not in ELSEWHERE]
+    return {p.name: ... if p.default is p.empty else p.default for p in named}

@@ -40,7 +40,7 @@ class Question:
 
     question: str
     answer: str
-    tolerance: tuple[float, ...] = ()
+    tolerance: float = 0.0
 
 
 def read_problem(row: dict[str, Any]) -> Question:
@@ -58,8 +58,8 @@ def read_problem(row: dict[str, Any]) -> Question:
     if not isinstance(question, str) or not question.strip() or gold in ("", "nan", "inf", "-inf"):
         names = "a text in the field question, problem or prompt, and an answer in final_answer, answer or solution"
         raise ValueError(f"no mathematics problem: it needs {names} (fields: {', '.join(fields)})")
-    error = str(fields.get("error", ""))  # OlympiadBench: 1e-1, or "1e-1,1e-2" for the elements of a list
-    return Question(question.strip(), gold, tuple(float(part) for part in error.split(",") if part))
+    errors = str(fields.get("error", 0)).split(",")  # OlympiadBench: 1e-1, or "1e-1,1e-2" for the elements of a list
+    return Question(question.strip(), gold, min(map(float, errors)))
 
 
 @lru_cache(maxsize=8)

@@ -96,13 +96,12 @@ def _ask(*question: object) -> bool:
     return reply == b"true\n"
 
 
-def math_equal(*, gold: str, answer: str, tolerance: float | Sequence[float] | None = None) -> bool:
+def math_equal(*, gold: str, answer: str, tolerance: float = 0.0) -> bool:
     """Does the answer equal the gold? Both bare (`\\frac12`) or in a box. Keywords only: it is not symmetric.
 
-    `tolerance`: how far a number may be from the gold's, if the problem says so; several are for a list's elements.
-
-    Works in any thread. No text raises, or takes more than LIMIT seconds of a worker; what cannot be read or decided in
-    time is not equal. InfraError when no worker can be started: that is no verdict on the answer.
+    `tolerance`: how far a number may be from the gold's. Works in any thread. No text raises, or takes more than LIMIT
+    seconds of a worker; what cannot be read or decided in time is not equal. InfraError when no worker can be started:
+    that is no verdict on the answer.
     """
     gold, answer = ((extract_answer(text) or text).strip() for text in (gold, answer))
     if max(len(gold), len(answer)) > MAX_LENGTH:
@@ -112,7 +111,7 @@ def math_equal(*, gold: str, answer: str, tolerance: float | Sequence[float] | N
         return gold == answer != ""
     if gold.isdigit() and answer.isdigit():  # most answers: nothing to ask
         return int(gold) == int(answer)
-    return _ask(gold, answer, (tolerance,) if isinstance(tolerance, int | float) else tuple(tolerance or ()))
+    return _ask(gold, answer, tolerance)
 
 
 def score_answers(texts: Sequence[str], golds: Sequence[str]) -> list[float]:

@@ -15,11 +15,10 @@ import sympy
 from sympy import Integer, Rational, Symbol
 from sympy.core.alphabets import greeks
 
-from tasks.math_text import FUNCTIONS
+from tasks.math_text import FUNCTIONS, without_unit
 
 MAX_BITS = 100_000  # of an exact power: larger numbers are compared as text
 MIN_DIGITS = 6  # significant digits a decimal needs to stand for a value that has no finite decimal
-Tolerance = tuple[float, ...]  # absolute: none, one for all values of a gold, or one for each element of its list
 
 _GREEK = {*greeks, *map(str.title, greeks), "varepsilon", "vartheta", "varphi", "ell"} - {"pi", "Pi", "Sigma"}
 LETTER = rf"(?:[a-zA-Z]|\\(?:{'|'.join(_GREEK)})(?![a-zA-Z]))"
@@ -178,14 +177,20 @@ def same_value(gold: Any, answer: Any) -> bool:
 _DIVISOR = re.compile(r"\\(gcd|lcm) \( (\d+(?: , \d+)+) \)")
 
 
-def same_number(gold: str, answer: str, tolerance: Tolerance) -> bool:
-    """Formulas: equal, or numbers within what a decimal or the tolerance allows."""
+def same_quantity(gold: str, answer: str, tolerance: float) -> bool:
+    """Formulas with their units: equal, or numbers within what a decimal or the tolerance allows."""
+    (gold, g_unit), (answer, a_unit) = without_unit(gold), without_unit(answer)
+    if g_unit and a_unit and g_unit != a_unit:
+        return False
+    if {g_unit, a_unit} == {"%", ""}:  # 35% is 35 and 0.35
+        scaled = f"( {gold} ) / 100" if g_unit else rf"100 \cdot ( {gold} )"
+        return same_quantity(gold, answer, tolerance) or same_quantity(scaled, answer, tolerance)
     if divisor := _DIVISOR.fullmatch(gold):
         gold = str(getattr(math, divisor[1])(*map(int, divisor[2].split(" , "))))
     g, a = parse(gold), parse(answer)
     if g is None or a is None:
-        return False
-    allowed = Rational(str(tolerance[0])) if len(tolerance) == 1 else Rational(0)
+        return gold == answer
+    allowed = Rational(str(tolerance))
     decimal = re.fullmatch(r"(?:- )?(\d*)\.(\d+)", answer)
     finite = g.is_Rational and 10 ** g.q.bit_length() % g.q == 0  # then a decimal must hit it exactly
     if decimal and not finite and len((decimal[1] + decimal[2]).lstrip("0")) >= MIN_DIGITS:

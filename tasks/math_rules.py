@@ -15,8 +15,7 @@ import resource
 import signal
 import sys
 
-from tasks.math_formula import SYMBOL, Tolerance, parse, same_number, same_value, somewhere
-from tasks.math_text import without_unit
+from tasks.math_formula import SYMBOL, parse, same_quantity, same_value, somewhere
 
 MEMORY = 4 << 30  # bytes of a worker's address space
 
@@ -56,14 +55,14 @@ def serve(limit: float) -> None:
         gold, answer, tolerance = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, limit)
         try:
-            verdict = equal(gold, answer, tuple(tolerance))
+            verdict = equal(gold, answer, tolerance)
         except Exception:  # whatever the algebra raises on odd formulas: undecided is not equal
             verdict = False
         signal.setitimer(signal.ITIMER_PROF, 0)
         print(json.dumps(verdict), flush=True)
 
 
-def equal(gold: str, answer: str, tolerance: Tolerance = ()) -> bool:
+def equal(gold: str, answer: str, tolerance: float = 0.0) -> bool:
     """Equality of two clean texts. Here are the rules that look at an answer as a whole."""
     if any(re.search(work, answer) and not re.search(work, gold) for work in _WORK):
         return False
@@ -81,7 +80,7 @@ def equal(gold: str, answer: str, tolerance: Tolerance = ()) -> bool:
     return bool(_OPERATOR.search(gold)) and parse(gold) is not None and same(gold, swapped, tolerance)
 
 
-def same(gold: str, answer: str, tolerance: Tolerance = (), top: bool = False) -> bool:
+def same(gold: str, answer: str, tolerance: float = 0.0, top: bool = False) -> bool:
     r"""Equality of clean texts, by structure first. At the `top`, a set may be written as a list: \{1,2\} as 1,2."""
     (g_name, g), (a_name, a) = _solved(gold), _solved(answer)
     if not g or not a or (g_name and a_name and g_name != a_name):
@@ -92,21 +91,19 @@ def same(gold: str, answer: str, tolerance: Tolerance = (), top: bool = False) -
         return g.lstrip("0") == a.lstrip("0")
     (g_kind, golds), (a_kind, answers) = _group(g), _group(a)
     if len(golds) == len(answers) == 1 and g_kind == a_kind == "":
-        related = _relation(g)[1] or _relation(a)[1]
-        return _same_relation(gold, answer) if related else _same_quantity(g, a, tolerance)
+        return _same_relation(gold, answer) or same_quantity(g, a, tolerance)
     words = [{'"or', '"and'} & set(side.split(" ")) for side in (g, a)]
     if len(golds) != len(answers) or (all(words) and words[0] != words[1]):  # p and q is not p or q
         return False
-    tolerances = [(t,) for t in tolerance] if len(tolerance) == len(golds) else [tolerance] * len(golds)
     if g_kind == a_kind in ("cup", "{}", "") or (top and {g_kind, a_kind} == {"", "{}"}):
-        for element, allowed in zip(golds, tolerances, strict=True):  # is one list a reordering of the other?
-            partner = next((other for other in answers if same(element, other, allowed)), None)
+        for element in golds:  # is one list a reordering of the other?
+            partner = next((other for other in answers if same(element, other, tolerance)), None)
             if partner is None:
                 return False
             answers.remove(partner)
         return True
     ordered = g_kind == a_kind or {g_kind, a_kind} == {"", "()"}  # (1,2) may be written 1,2
-    return ordered and all(map(same, golds, answers, tolerances))
+    return ordered and all(same(*pair, tolerance) for pair in zip(golds, answers, strict=True))
 
 
 def _plain(text: str) -> str:
@@ -234,15 +231,3 @@ def _same_relation(gold: str, answer: str) -> bool:
     factor = somewhere(a) / somewhere(g)
     positive = factor.is_positive or g_marks[0] in ("=", r"\ne")
     return bool(factor.is_number and factor.is_finite and positive) and same_value(g * factor, a)
-
-
-def _same_quantity(gold: str, answer: str, tolerance: Tolerance) -> bool:
-    """Formulas with their units."""
-    (g, g_unit), (a, a_unit) = without_unit(gold), without_unit(answer)
-    if g_unit == a_unit == "":
-        return same_number(g, a, tolerance)
-    if g_unit and a_unit and g_unit != a_unit:
-        return False
-    scaled = f"( {g} ) / 100" if g_unit == "%" else rf"100 \cdot ( {g} )"
-    percent = "%" in (g_unit, a_unit) and g_unit != a_unit  # 35% is 35 and 0.35
-    return same(g, a, tolerance) or (percent and same(scaled, a, tolerance))

@@ -9,7 +9,7 @@ commands and marks, known or not: nothing that carries meaning is dropped. Every
 
 import re
 import unicodedata
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 _LATEX = (  # a character and its LaTeX
@@ -20,31 +20,23 @@ _LATEX = (  # a character and its LaTeX
     r"Π\Pi Σ\Sigma Φ\Phi Ψ\Psi Ω\Omega"
 )
 _CHARACTERS = str.maketrans({entry[0]: entry[1:] + " " for entry in _LATEX.split()})
-
-
-def _plain_characters(text: str) -> str:
-    """Raised and lowered characters as shifts, fractions and Greek letters as commands; Unicode's NFKC for the rest."""
-
-    def plain(form: str) -> str:
-        return unicodedata.normalize("NFKC", form)
-
-    text = re.sub(r"([√∛∜]) ?([0-9]+)", r"\1{\2}", text).translate(_CHARACTERS)
-    text = re.sub("[²³¹ʰ-ʸˠ-ˤ⁰-ⁿ]+", lambda shifted: f"^{{{plain(shifted[0])}}}", text)
-    text = re.sub("[₀-ₜ]+", lambda shifted: f"_{{{plain(shifted[0])}}}", text)
-    text = re.sub("[¼½¾⅐-⅞]", lambda part: r"\frac{{{}}}{{{}}}".format(*plain(part[0]).split("⁄")), text)
-    return plain(text).translate(_CHARACTERS)
-
-
+_plain = partial(unicodedata.normalize, "NFKC")
+_SHIFTED: list[tuple[str, Any]] = [  # what NFKC would bring down to the line
+    (r"([√∛∜]) ?([0-9]+)", r"\1{\2}"),
+    ("[²³¹ʰ-ʸˠ-ˤ⁰-ⁿ]+", lambda raised: f"^{{{_plain(raised[0])}}}"),
+    ("[₀-ₜ]+", lambda lowered: f"_{{{_plain(lowered[0])}}}"),
+    ("[¼½¾⅐-⅞]", lambda part: r"\frac{{{}}}{{{}}}".format(*_plain(part[0]).split("⁄"))),
+]
 _SYNONYMS = (  # commands, and the token that they mean; layout is no token
     r"left right middle big Big bigg Bigg bigl bigr Bigl Bigr displaystyle limits quad qquad: dfrac tfrac cfrac:\frac "
     r"dbinom tbinom:\binom lbrace:\{ rbrace:\} vert lvert rvert mid:| div:/ lt:< gt:> "
     r"leq leqslant:\le geq geqslant:\ge neq:\ne vee:\lor wedge:\land ldots cdots:\dots varnothing:\emptyset"
 )
-_TOKENS = {"$": '"dollar', r"\$": '"dollar', "€": '"euro', "£": '"pound-sterling', "¥": '"yen', r"\%": "%"}
+_TOKENS = {"$": '"dollar', r"\$": '"dollar', "€": '"euro', "£": '"pound-sterling', "¥": '"yen', r"\%": '"%', "%": '"%'}
 _TOKENS |= {"<=": r"\le", ">=": r"\ge", "+/-": r"\pm", "**": "^", "...": r"\dots"}
 _TOKENS |= {"\\" + name: token for names, token in re.findall(r"([\w ]+):(\S*)", _SYNONYMS) for name in names.split()}
 FUNCTIONS = "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln exp sqrt gcd lcm floor ceil"
-_BARE = {"pi": r"\pi", "infinity": r"\infty", "infty": r"\infty", "oo": r"\infty", "percent": "%", "sign": '"sgn'}
+_BARE = {"pi": r"\pi", "infinity": r"\infty", "infty": r"\infty", "oo": r"\infty", "sign": '"sgn'}
 _BARE |= {name: "\\" + name for name in FUNCTIONS.split() if name != "sec"}  # seconds
 
 
@@ -91,9 +83,9 @@ _SMALL_WORDS = "is are or and odd even if for all no not yes than the of an at t
 @lru_cache(maxsize=4096)
 def clean(text: str) -> str:
     """One spelling for what LaTeX and people spell in many ways: tokens between blanks (see the top of this file)."""
-    if not text.isascii():
-        text = _plain_characters(text)
-    text = " ".join(text.split())
+    for pattern, replacement in _SHIFTED:
+        text = re.sub(pattern, replacement, text)
+    text = " ".join(_plain(text.translate(_CHARACTERS)).translate(_CHARACTERS).split())
     for pattern, replacement in _SPELLINGS:
         text = re.sub(pattern, replacement, text)
     if not re.search(r"[(\[]|\\\{", text):  # (100,200) is a pair, {100,200} a set
@@ -104,9 +96,10 @@ def clean(text: str) -> str:
         text = _FONT.sub(r"\1", text)
     tokens: list[str] = []
     _read(" ".join(text.split()).strip(" ,;").removesuffix(".").rstrip(), tokens)
-    if len(tokens) == 3 and re.fullmatch(r'\( "?[A-Za-z] \)', " ".join(tokens)):
-        return tokens[1][-1]  # choice (C)
-    joined = re.sub(r"(?<=[\^_] )\{ ([^ {}]+) \}", r"\1", " ".join(tokens))  # x^{2} is x^2
+    joined = re.sub(r'^\( "?([A-Za-z]) \)$', r"\1", " ".join(tokens))  # choice (C)
+    joined = re.sub(r"(?<=[\^_] )\{ ([^ {}]+) \}", r"\1", joined)  # x^{2} is x^2
+    joined = re.sub(r'("\w+ / )(?=[a-zA-Z](?!\S| [a-z]))', r'\1"', joined)  # km/h
+    joined = re.sub(r'(?<=\d )"[AP]M(?!\S)', lambda half: half[0].lower(), joined)  # 11:00 AM
     return re.sub(r', ("or|"and)(?= )', r"\1", joined)
 
 
@@ -124,12 +117,9 @@ def _read(text: str, tokens: list[str], quoted: bool = False) -> None:
         elif run in _BARE:
             tokens.append(_BARE[run])
         elif quoted or not (run.isascii() and (len(run) == 1 or _is_product(text, *match.span()))):
-            half = run in ("AM", "PM") and bool(tokens) and tokens[-1].isdigit()  # 11:00 AM
-            tokens.append('"' + (run.lower() if half else run))
+            tokens.append('"' + run)
         else:
             tokens += run
-        if len(tokens) > 2 and tokens[-2] == "/" and _unit_name(tokens[-3]) and _unit_name('"' + tokens[-1]):
-            tokens[-1] = '"' + tokens[-1]  # km/h
 
 
 def _is_product(text: str, start: int, end: int) -> bool:
@@ -145,11 +135,11 @@ def _is_product(text: str, start: int, end: int) -> bool:
 
 
 _UNIT_NAMES = (
-    "mm millimeter millimetre, cm centimeter centimetre, m meter metre, km kilometer kilometre, in inch inches, "
-    "ft foot feet, yd yard, mi mile, mg milligram, g gram gm, kg kilogram, t ton, oz ounce, lb pound, l L liter, "
-    "ml mL milliliter, gal gallon, s sec second, min minute, h hr hour, day, week, month, yr year, deg degree, "
-    "rad radian, dollar buck, cent, euro, rupee, yen, pound-sterling, unit, K kelvin, celsius degC, fahrenheit degF, "
-    "N newton, J joule, W watt, V volt, Hz hertz, byte, bit, mph, kph kmh, square sq, cubic cu, squared, cubed, per"
+    "mm millimeter millimetre, cm centimeter centimetre, m meter metre, km kilometer kilometre, in inch inches, ft "
+    "foot feet, yd yard, mi mile, mg milligram, g gram gm, kg kilogram, t ton, oz ounce, lb pound, l L liter, ml mL "
+    "milliliter, gal gallon, s sec second, min minute, h hr hour, day, week, month, yr year, deg degree, rad radian, % "
+    "percent, dollar buck, cent, euro, rupee, yen, pound-sterling, unit, K kelvin, celsius degC, fahrenheit degF, N "
+    "newton, J joule, W watt, V volt, Hz hertz, byte, bit, mph, kph kmh, square sq, cubic cu, squared, cubed, per"
 )
 _UNITS = {alias: names.split()[0] for names in _UNIT_NAMES.split(", ") for alias in names.split()}
 _UNIT_SPELLINGS = {"per": "/", "squared": "^ 2", "cubed": "^ 3", "mph": "mi / h", "kph": "km / h"}
@@ -164,12 +154,8 @@ def _unit_name(token: str) -> str | None:
 
 def without_unit(text: str) -> tuple[str, str]:
     """("15", "cm ^ 2") of 15 "cm ^ 2; a text that ends in no known unit, and begins with no currency, as it is."""
-    currency = re.fullmatch(r'(-? ?)("[\w-]+) ((?:\d|\.|\\frac).*)', text)
-    if currency and currency[2] in _TOKENS.values():
-        return currency[1] + currency[3], currency[2][1:]
+    text = re.sub(r'^(- |)("dollar|"euro|"pound-sterling|"yen) ((?:\d|\\frac).*)', r"\1\3 \2", text)
     tokens = text.split(" ")
-    if tokens[-1] == "%" and len(tokens) > 1:
-        return text[:-2], "%"
     names = [_unit_name(token) or (token if token in "/^23" else "") for token in tokens]
     start = next((at for at in range(1, len(names)) if _unit_name(tokens[at]) and all(names[at:])), 0)
     if not start or names[start] in ("per", "squared", "cubed"):

@@ -5,7 +5,6 @@ import sys
 import traceback
 import zlib
 from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 
@@ -52,12 +51,7 @@ def _module_of_file(path: Path) -> ModuleType:
     """The module in a file, loaded once under a unique name, so that it hides no other module and can be pickled."""
     name = f"task_{path.stem}_{zlib.crc32(str(path.resolve()).encode()):08x}"
     if name not in sys.modules:
-        spec = spec_from_loader(name, loader := SourceFileLoader(name, str(path)))
-        assert spec is not None
-        sys.modules[name] = module_from_spec(spec)
-        try:
-            loader.exec_module(sys.modules[name])
-        except BaseException:
-            del sys.modules[name]
-            raise
+        module = sys.modules[name] = ModuleType(name)
+        module.__file__ = str(path)
+        SourceFileLoader(name, str(path)).exec_module(module)
     return sys.modules[name]

@@ -65,10 +65,10 @@ def test_hub_ids_need_the_optional_package_and_are_read_with_their_config_and_sp
     assert calls == [(("openai/gsm8k", "main"), {"split": "test"}), (("openai/gsm8k", None), {"split": "train"})]
 
 
-def test_overlap_names_both_splits_and_the_question():
-    check_disjoint({"train": ["a", "a", "x + 1"], "validation": ["b"], "test": ["x - 1"]})
-    with pytest.raises(ValueError, match=r"'train' and 'test'.*How  many"):
-        check_disjoint({"train": ["how many\nAPPLES?"], "validation": ["b"], "test": iter(["How  many apples?"])})
+def test_overlap_shows_the_question():
+    check_disjoint(["a", "a", "x + 1"], ["x - 1"])
+    with pytest.raises(ValueError, match=r"both contain.*How  many"):
+        check_disjoint(["how many\nAPPLES?"], iter(["b", "How  many apples?"]))
 
 
 def test_fixed_order_is_a_permutation_and_leaves_the_global_generator_alone():

@@ -96,7 +96,7 @@ def test_all_files_are_written_with_the_authors_splits_and_share_no_question(tmp
     for file, source in fetch.FILES.items():
         for other, evaluation in fetch.FILES.items():
             if source.train and not evaluation.train:
-                check_disjoint({name: questions[name] for name in (file, other)})
+                check_disjoint(questions[file], questions[other])
     assert questions["polaris"] == ["What is 1+1?"]
     assert questions["apps_test"] == [f"Print {n}." for n in range(500)]
     assert questions["apps_train"] == [f"Print {n}." for n in range(500, 4500)]

@@ -200,14 +200,14 @@ def test_seeds_walk_through_all_problems_in_a_fixed_order():
 @pytest.mark.parametrize(
     ("row", "gold", "tolerance"),
     [
-        ({"question": "Q?", "answer": "He has <<2+3=5>>5.\n#### 1,005"}, "1,005", ()),  # GSM8K
-        ({"problem": "Q?", "answer": "\\frac12", "solution": "long"}, "\\frac12", ()),  # DeepScaleR, MATH-500, Polaris
-        ({"Problem": "Q?", "Answer": 204, "ID": "2024-I-1"}, "204", ()),  # AIME
-        ({"question": "Q?", "final_answer": ["$2$", "$3$"], "solution": ["long"]}, "$2$, $3$", ()),  # OlympiadBench
-        ({"question": "Q?", "final_answer": ["$4.2$"], "error": 0.1}, "$4.2$", (0.1,)),
-        ({"question": "Q?", "final_answer": ["1", "2"], "error": "1e-1,1e-2"}, "1, 2", (0.1, 0.01)),
-        ({"problem": "Q?", "solution": "So it is $\\boxed{7}$.", "level": "Level 5"}, "7", ()),  # MATH
-        ({"prompt": "Q?", "answer": 2.5, "error": None}, "2.5", ()),
+        ({"question": "Q?", "answer": "He has <<2+3=5>>5.\n#### 1,005"}, "1,005", 0),  # GSM8K
+        ({"problem": "Q?", "answer": "\\frac12", "solution": "long"}, "\\frac12", 0),  # DeepScaleR, MATH-500, Polaris
+        ({"Problem": "Q?", "Answer": 204, "ID": "2024-I-1"}, "204", 0),  # AIME
+        ({"question": "Q?", "final_answer": ["$2$", "$3$"], "solution": ["long"]}, "$2$, $3$", 0),  # OlympiadBench
+        ({"question": "Q?", "final_answer": ["$4.2$"], "error": 0.1}, "$4.2$", 0.1),
+        ({"question": "Q?", "final_answer": ["1", "2"], "error": "1e-1,1e-2"}, "1, 2", 0.01),
+        ({"problem": "Q?", "solution": "So it is $\\boxed{7}$.", "level": "Level 5"}, "7", 0),  # MATH
+        ({"prompt": "Q?", "answer": 2.5, "error": None}, "2.5", 0),
     ],
 )
 def test_formats_are_told_by_their_fields(row, gold, tolerance):
