@@ -13,18 +13,18 @@ can read and change what its user can, use the network, leave processes behind a
 """
 
 import contextlib
+import io
 import marshal
 import math
 import os
 import re
-import shutil
-import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 import warnings
-from collections.abc import Generator, Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -70,30 +70,16 @@ def run_program(code: str, stdin: str = "", timeout: float = TIMEOUT) -> Result:
     Never raises for what a program does; ValueError where no program can run (see `use_bubblewrap`). After the call no
     process, zombie, file or descriptor of it is left.
     """
-    return next(run_many(code, [stdin], timeout))
+    return run_many(code, [stdin], timeout)[0]
 
 
-def run_many(
-    code: str, stdins: Iterable[str], timeout: float = TIMEOUT, end: float = math.inf
-) -> Generator[Result, None, None]:
-    """Yield one Result for each input, in order, at the price of one fork each. No run has time after `end`, of
-    time.monotonic(). Close the generator when you stop early.
+def run_many(code: str, stdins: Sequence[str], timeout: float = TIMEOUT, end: float = math.inf) -> list[Result]:
+    """Results for the first inputs, at the price of one fork each; no run has time after `end`, of time.monotonic().
 
-    No run sees another: the supervisor never executes a line of the program, and after a run that left a trace in its
-    folder, even a time stamp, a new sandbox is started.
+    No run sees another: the supervisor never executes a line of the program, and a run that took all of its time or
+    left a trace in its folder, even a time stamp, is the last. So there may be fewer results than inputs, but one.
     """
-    with contextlib.ExitStack() as stack:
-        session: _Session | None = None
-        for stdin in stdins:
-            try:
-                session = session or stack.enter_context(contextlib.closing(_Session(use_bubblewrap())))
-                result = session.run(code, stdin, max(0.0, min(timeout, end - time.monotonic())))
-            except OSError as error:  # no process, descriptor or disk space left on this machine
-                result = Result("infra", "", f"the sandbox did not start: {error}")
-            if session is None or not session.clean:
-                stack.close()
-                session = None
-            yield result
+    return _run(use_bubblewrap(), code, stdins, timeout, end)
 
 
 _mode = "auto"
@@ -131,16 +117,8 @@ def use_bubblewrap() -> bool:
 @lru_cache
 def _bubblewrap_problem() -> str:
     """Why bubblewrap cannot be used; "" when it works. Tried once: being installed does not mean being allowed."""
-    if shutil.which("bwrap") is None:
-        return "bubblewrap (the command bwrap) is not installed"
-    if not seccomp_filter():
-        return f"there is no system call filter for this machine ({os.uname().machine})"
-    try:
-        with contextlib.closing(_Session(bubblewrap=True)) as session:
-            test = "import threading, json; threading.Thread(target=print, args=('up',)).start()"
-            result = session.run(test, "", 10.0)
-    except OSError as error:
-        result = Result("infra", "", str(error))
+    test = "import threading, json; threading.Thread(target=print, args=('up',)).start()"
+    (result,) = _run(True, test, [""], 10.0)
     works = result == Result("ok", "up\n", "")
     return "" if works else f"bubblewrap does not work on this system ({result.stderr.strip()[-500:]})"
 
@@ -163,75 +141,53 @@ def _bubblewrap() -> tuple[str, ...]:
 
 def _python_files() -> list[str]:
     """Python, its standard library, and the folders of the shared libraries that the loader finds for them."""
-    tell = [PYTHON, *FLAGS, "import sys; print(*sys.path[1:], sep='\\n')"]
-    report = subprocess.run(tell, env=LOADER, capture_output=True, text=True).stdout.splitlines()
-    library = [path for path in report if os.path.exists(path)]
-    extensions = [str(path) for folder in library for path in Path(folder).glob("*.so")]
+    library = os.path.realpath(sysconfig.get_path("stdlib"))
+    extensions = map(str, Path(library, "lib-dynload").glob("*.so"))
     trace = {"LD_TRACE_LOADED_OBJECTS": "1", "LD_PRELOAD": ":".join(extensions)}  # the loader lists, and runs nothing
     listing = subprocess.run([PYTHON], env=LOADER | trace, capture_output=True, text=True).stdout
-    found = [PYTHON, *library]
+    found = [PYTHON, library]
     for path in re.findall(r"(/.+) \(0x", listing):
         folder = os.path.dirname(path)
         # Not a folder that holds the standard library too, as /usr/lib may: it holds other things as well.
-        found += [path if any(p.startswith(os.path.realpath(folder) + "/") for p in library) else folder]
-    return [path for path in dict.fromkeys(found) if not any(path.startswith(other + "/") for other in found)]
+        if not path.startswith(library):
+            found.append(path if library.startswith(os.path.realpath(folder) + "/") else folder)
+    return list(dict.fromkeys(found))
 
 
-class _Session:
-    """One sandbox with its supervisor, and the requests sent to it. `clean` says whether it may serve another.
-
-    OSError when it does not start; nothing stays then.
-    """
-
-    def __init__(self, bubblewrap: bool):
-        self.clean, self.bubblewrap, home = True, bubblewrap, "/tmp"
-        with contextlib.ExitStack() as stack:
-            if not bubblewrap:
-                folder = tempfile.TemporaryDirectory(prefix="sandbox-", ignore_cleanup_errors=True)
-                home = stack.enter_context(folder)
-            self.socket, theirs = socket.socketpair()
-            stack.enter_context(self.socket)
-            with theirs:
-                self.process = subprocess.Popen(
-                    [*VICTIM, *(_bubblewrap() if bubblewrap else ()), PYTHON, *FLAGS, START, COMPILED],
-                    env=LOADER | {"PATH": "/usr/bin:/bin", "HOME": home, "PYTHONHASHSEED": "0", "PYTHONUTF8": "1"},
-                    cwd=home,
-                    stdin=theirs.fileno(),
-                    stdout=theirs.fileno(),
-                    stderr=subprocess.PIPE,
-                    start_new_session=True,  # its own Ctrl-C, and no terminal
-                )
-            stack.enter_context(self.process)
-            stack.callback(self._stop)
-            self.socket.settimeout(START_SECONDS)
-            self.replies = stack.enter_context(self.socket.makefile("rb"))
-            if not self.replies.read(1):
-                raise OSError(self.process.communicate()[1].decode(errors="replace"))
-            self._stack = stack.pop_all()
-
-    def close(self) -> None:
-        """End the sandbox, and everything with it."""
-        self._stack.close()
-
-    def run(self, code: str, stdin: str, timeout: float) -> Result:
-        """One program on one input."""
-        limits = LIMITS | {"CPU": math.ceil(timeout) + 1} | ({"NPROC": THREADS} if self.bubblewrap else {})
-        lock = seccomp_filter() if self.bubblewrap else b""
-        self.socket.settimeout(timeout + START_SECONDS)
-        try:
-            data = stdin.encode("utf-8", "replace")
-            self.socket.sendall(marshal.dumps((code, data, timeout, OUTPUT, limits, lock)))
-            status, self.clean, *streams = marshal.load(self.replies)  # from our supervisor: programs cannot write here
-        except (EOFError, TimeoutError, ConnectionError):
-            self.clean = False  # the program got at its supervisor: its own doing
-            return Result("error", "", "the sandbox was stopped")
-        return Result(status, *(stream.decode("utf-8", "replace") for stream in streams))
-
-    def _stop(self) -> None:
-        """The supervisor exits when its socket closes, and takes everything with it."""
-        with contextlib.suppress(OSError):
-            self.socket.shutdown(socket.SHUT_RDWR)
-        try:
-            self.process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
+def _run(bubblewrap: bool, code: str, stdins: Sequence[str], timeout: float, end: float = math.inf) -> list[Result]:
+    """`run_many` in bubblewrap or without."""
+    limits = LIMITS | {"CPU": math.ceil(timeout) + 1} | ({"NPROC": THREADS} if bubblewrap else {})
+    rules = timeout, end, OUTPUT, limits, seccomp_filter() if bubblewrap else None
+    requests = (marshal.dumps((code, stdin.encode("utf-8", "replace"), *rules)) for stdin in stdins)
+    try:
+        with (
+            contextlib.nullcontext("/")
+            if bubblewrap
+            else tempfile.TemporaryDirectory(prefix="sandbox-", ignore_cleanup_errors=True) as folder,
+            subprocess.Popen(
+                [*VICTIM, *(_bubblewrap() if bubblewrap else ()), PYTHON, *FLAGS, START, COMPILED],
+                env=LOADER | {"PATH": "/usr/bin:/bin", "PYTHONHASHSEED": "0", "PYTHONUTF8": "1"},
+                cwd=folder,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,  # its own Ctrl-C, and no terminal
+            ) as process,
+        ):
+            seconds = min(timeout * len(stdins), max(0.0, end - time.monotonic())) + START_SECONDS
+            try:
+                replies, errors = process.communicate(b"".join(requests), seconds)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                replies, errors = process.communicate()
+    except OSError as error:  # no process, descriptor or disk space left on this machine
+        replies, errors = b"", str(error).encode()
+    if not replies:
+        return [Result("infra", "", f"the sandbox did not start: {errors.decode(errors='replace')}")]
+    results, stream = [], io.BytesIO(replies[1:])
+    with contextlib.suppress(EOFError):
+        while True:
+            status, *texts = marshal.load(stream)  # from our supervisor: programs cannot write here
+            results.append(Result(status, *(text.decode("utf-8", "replace") for text in texts)))
+    # Without any the program got at its supervisor: its own doing.
+    return results or [Result("error", "", "the sandbox was stopped")]

@@ -1,6 +1,6 @@
 """The half of the sandbox that runs inside it: `sandbox.py` hands this text to a fresh Python process as its program.
 
-It serves requests from its socket (descriptors 0 and 1) until that closes: fork, watch, end what is still there, reply.
+It serves the requests in its input: fork, watch, end what is still there, reply.
 It imports little, because starting Python is most of what a sandbox costs, and it never executes a line of the program
 itself: `supervise` returns in forked children only, with the program to become.
 """
@@ -14,41 +14,36 @@ import select
 import sys
 import time
 
-SIGKILL, SIGXCPU = 9, 24  # numbers: the module `signal` would double the start-up time of a sandbox
+SIGKILL, SIGALRM, SIGXCPU = 9, 14, 24  # numbers: the module `signal` would double the start-up time of a sandbox
 INODES = 20_000  # files, folders and links in /tmp: the kernel needs a kilobyte for each, which no limit counts
 
 
 def supervise():
     sys.path.remove("")  # programs write to the working directory; nobody imports from it
     os.umask(0o022)
+    folder = os.open(".", os.O_RDONLY)
+    started = os.fstat(folder).st_ctime_ns  # changes with all that a program can leave there
     os.write(1, b"+")  # the sandbox has started
     while True:
         try:
-            code, data, timeout, output, *rules = marshal.load(sys.stdin.buffer)
-        except EOFError:
-            os._exit(0)  # the socket was closed: the call is over, or the caller died
+            code, data, timeout, end, output, *rules = marshal.load(sys.stdin.buffer)
+        except EOFError:  # no more of them, or the caller died
+            os._exit(0)
         # Files, as in `python program.py <in >out`: sizes can be asked, and the input can be mapped and read twice.
         streams = [os.memfd_create(name) for name in ("in", "out", "err")]
         with open(streams[0], "wb", closefd=False) as file:
             file.write(data)
             file.seek(0)
-        before, child = traces(), os.fork()
-        if child == 0:
+        if (child := os.fork()) == 0:
             enter(streams, *rules)
             return code
-        status, *printed = watch(child, streams[1], streams[2], timeout, output)
+        reply = watch(child, streams, min(time.monotonic() + timeout, end), output)
         for stream in streams:
             os.close(stream)
-        marshal.dump((status, traces() == before, *printed), sys.stdout.buffer)
+        marshal.dump(reply, sys.stdout.buffer)
         sys.stdout.flush()
-
-
-def traces():
-    """A value that changes with anything a program can leave for the next one: files, and attributes of its folder."""
-    try:
-        return os.listdir("."), os.stat(".").st_mode, os.stat(".").st_ctime_ns
-    except OSError:  # the program took the folder or its permissions away
-        return None
+        if reply[0] == "timeout" or os.fstat(folder).st_ctime_ns != started:
+            os._exit(0)
 
 
 def enter(streams, limits, lock):
@@ -60,11 +55,11 @@ def enter(streams, limits, lock):
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         # One CPU second more until the hard limit: SIGXCPU says what happened, SIGKILL would not.
         resource.setrlimit(kind, (value, value + 1 if name == "CPU" and hard != value else value))
-    if lock:
-        lock_in(lock)
     for target, file in enumerate(streams):
         os.dup2(file, target)
     os.closerange(3, 100)
+    if lock is not None:
+        lock_in(lock)
 
 
 class Byte(_ctypes._SimpleCData):  # of `ctypes`, whose import would take a tenth of a sandbox's start-up time
@@ -81,11 +76,11 @@ def lock_in(lock):
             raise OSError("the seccomp filter was refused")
 
 
-def watch(child, out, err, timeout, output):
+def watch(child, streams, deadline, output):
     """Wait until the program ends or has to be ended. Returns (status, stdout, stderr)."""
-    deadline, reason, ended = time.monotonic() + timeout, "", 0
+    (_, out, err), reason, ended = streams, "", 0
     caller = select.poll()
-    caller.register(0, 0)  # no event asked for: only the hang-up is reported
+    caller.register(1, 0)  # no event asked for: only that nobody reads the replies any more is reported
     while not ended and not reason:
         if caller.poll(1):
             os.kill(child, SIGKILL)
@@ -109,7 +104,7 @@ def watch(child, out, err, timeout, output):
     if code < 0 and not reason:
         stderr += f"\nkilled by signal {-code}\n".encode()
     if not reason and code:
-        reason = "timeout" if code == -SIGXCPU else "error"
+        reason = "timeout" if code in (-SIGXCPU, -SIGALRM) else "error"
         if code == -SIGKILL or stderr.rstrip().rpartition(b"\n")[2].startswith(b"MemoryError"):
             reason = "memory"  # nobody but the kernel kills like this
     return reason or "ok", stdout, stderr
@@ -118,9 +113,9 @@ def watch(child, out, err, timeout, output):
 if __name__ == "__main__":
     program = supervise()
     builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]
-    # The interpreter's own was made for a socket: it would not seek.
-    sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
-    sys.__stdin__ = sys.stdin  # type: ignore[misc]
+    # The interpreter's own was made for a pipe: it would not seek.
+    stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
+    sys.stdin = sys.__stdin__ = stdin  # type: ignore[misc]
     sys.argv, sys.modules["__main__"] = ["program.py"], type(sys)("__main__")
     # What the program raises is shown without the two frames of ours that it went through.
     show = sys.excepthook
