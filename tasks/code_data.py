@@ -8,7 +8,6 @@ MBPP+ become plain JSONL once, by `python -m tools.fetch`. A row is read as it s
 import base64
 import json
 import pickletools
-import reprlib
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -23,8 +22,7 @@ from tasks.sandbox import OUTPUT
 UNREADABLE = (*NOT_DATA, AttributeError, zlib.error)  # what a malformed row raises
 
 
-class Test(dict[str, Any]):
-    """A test in its normal form, see `normal_tests`."""
+Test = dict[str, Any]  # in its normal form, see `normal_tests`
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,43 +53,43 @@ def normal_tests(tests: Iterable[Any]) -> list[Test]:
 
     ValueError for anything else, for a mixture, and for an answer longer than what a program may write.
     """
-    found = [test if type(test) is Test else _normal(test) for test in tests]
+    try:
+        found = list(map(_normal, tests))
+    except UNREADABLE as error:
+        raise ValueError(f"a test of no known form: {error!r}") from None
     if len({test.get("fn_name") for test in found}) > 1:
         raise ValueError("tests of one program must be all of one function or all of programs")
     return found
 
 
-def _normal(test: Any) -> Test:
-    try:
-        if isinstance(test.get("accept"), str):
-            raise ValueError("'accept' must be a list")
-        if "fn_name" in test:
-            normal = _call(test)
-            answer = json.dumps(to_data(normal["expected"]))
-        else:
-            normal, answer = Test(test), test["output"].rstrip() + "\n"
-            "".join([test["input"], *test.get("accept", ())])  # TypeError for what is no text
-        if (size := len(answer.encode())) > OUTPUT:
-            raise ValueError(f"the answer takes {size:,} bytes, and a program may write {OUTPUT:,} at most")
-        return normal
-    except UNREADABLE as error:
-        raise ValueError(f"test {reprlib.repr(test)}: {error!r}") from None
+def _normal(test: Row) -> Test:
+    if not isinstance(test.get("accept", []), list):
+        raise ValueError("'accept' must be a list")
+    if "fn_name" in test:
+        test = _call(test)
+        answer = json.dumps(to_data(test["expected"]))
+    else:
+        answer = test["output"].rstrip() + "\n"
+        "".join([test["input"], *test.get("accept", ())])  # TypeError for what is no text
+    if len(answer.encode()) > OUTPUT:
+        raise ValueError(f"the answer is too long: a program may write {OUTPUT:,} bytes at most")
+    return test
 
 
-def _call(test: dict) -> Test:
+def _call(test: Row) -> Test:
     name, args = test["fn_name"], test["args"] if "args" in test else test["input"]
     if isinstance(args, str):  # one value a line; JSON takes every other blank for data
         args = [read_json(line) for line in args.split("\n") if line.strip(" \t\r")]
     if not isinstance(args, (list, tuple)) or not isinstance(name, str) or not name.isidentifier():
         raise ValueError("'args' must be a list, and 'fn_name' the name of a function")
     values = {"args": list(args), "expected": test["expected"] if "expected" in test else read_json(test["output"])}
-    values |= {"accept": list(test["accept"])} if "accept" in test else {}
+    values |= {"accept": test["accept"]} if "accept" in test else {}
     if test.get("exact"):
         values = {name: from_data(value) for name, value in values.items()}
     to_data(list(values.values()))  # TypeError for what can neither be sent nor come back
     if test.get("compare", "set") not in ("set", "truth"):
         raise ValueError("'compare' must be 'set' or 'truth'")
-    return Test({name: test[name] for name in ("fn_name", "given", "atol", "compare") if name in test}, **values)
+    return {name: test[name] for name in ("fn_name", "given", "atol", "compare") if name in test} | values
 
 
 def _apps(row: Row) -> Problem:
@@ -148,8 +146,7 @@ def _plain(row: Row) -> Problem:
 
 
 def _problem(question: str, tests: list, examples: Sequence = (), solutions: Sequence = (), given: str = "") -> Problem:
-    if not all(isinstance(text, str) for text in (question, *solutions, given)):
-        raise TypeError("the question, the solutions and given code must be texts")
+    "".join([question, *solutions, given])  # TypeError for what is no text
     normal = normal_tests([*tests, *examples])
     golden, shown = tuple(normal[: len(tests)]), tuple(normal[len(tests) :])
     return Problem(question, golden, normal[0].get("fn_name") if normal else None, shown, tuple(solutions), given)
@@ -160,43 +157,40 @@ def _starter(row: Row) -> str:
     return f"\n\n```python\n{code}\n```" if code.strip() else ""
 
 
-def _raw(row: Row) -> Problem:
-    command = "python -m tools.fetch humaneval|mbpp|mbppplus --from FILE --to FILE"
-    raise ValueError(f"its tests are code; turn them into data, once: {command}")
+READERS: dict[tuple[str, ...], Callable[[Row], Problem]] = {  # fields of a format -> its reader
+    ("question_content", "public_test_cases", "private_test_cases"): _live_code_bench,
+    ("description", "public_tests"): _code_contests,
+    ("question", "input_output"): _apps,
+    ("question", "tests"): _plain,
+}
 
 
-FORMATS: tuple[tuple[str, tuple[str, ...], Callable[[Row], Problem]], ...] = (  # name, its fields, reader
-    ("LiveCodeBench", ("question_content", "public_test_cases", "private_test_cases"), _live_code_bench),
-    ("CodeContests", ("description", "public_tests"), _code_contests),
-    ("APPS", ("question", "input_output"), _apps),
-    ("plain", ("question", "tests"), _plain),
-    ("MBPP+", ("prompt", "canonical_solution", "plus_input"), _raw),
-    ("HumanEval", ("prompt", "canonical_solution", "test"), _raw),
-    ("MBPP", ("code", "test_list"), _raw),
-)
+def read_problem(row: Row) -> Problem:
+    """A row of any of the four formats. ValueError for others, one of UNREADABLE for one that cannot be read."""
+    for fields, reader in READERS.items():
+        if row.keys() >= {*fields}:
+            return reader(row)
+    raise ValueError(f"fields {sorted(row)} fit no known format (docs/data.md has them, also for HumanEval and MBPP)")
 
 
 @cache
 def load_problems(source: str, config: str | None = None) -> tuple[Problem, ...]:
     """Read a data set once per process. Rows without tests are left out, and a warning says how many.
 
-    ValueError, naming source and row, for a row of no known format and for one that its format's reader cannot read.
+    ValueError, naming source and row, for a row that `read_problem` cannot read.
     """
-    problems, rows = [], read_rows(source, config)
-    for number, row in enumerate(rows, start=1):
-        where = f"data {source!r}, row {number}"
-        found = [(name, reader) for name, fields, reader in FORMATS if all(field in row for field in fields)]
-        if not found:
-            raise ValueError(f"{where}: fields {sorted(row)} fit no known format (docs/data.md has them)")
+    problems = []
+    for number, row in enumerate(read_rows(source, config), start=1):
         try:
-            problems.append(found[0][1](row))
+            problems.append(read_problem(row))
         except UNREADABLE as error:
-            raise ValueError(f"{where}: not a readable {found[0][0]} row: {type(error).__name__}: {error}") from None
+            raise ValueError(f"data {source!r}, row {number}: {type(error).__name__}: {error}") from None
     kept = tuple(problem for problem in problems if problem.tests)
     if not kept:
         raise ValueError(f"data {source!r}: no row has tests")
-    if left_out := len(rows) - len(kept):
-        warnings.warn(f"data {source!r}: {left_out} of {len(rows)} rows have no tests and are left out", stacklevel=2)
+    if left_out := len(problems) - len(kept):
+        text = f"data {source!r}: {left_out} of {len(problems)} rows have no tests and are left out"
+        warnings.warn(text, stacklevel=2)
     return kept
 
 

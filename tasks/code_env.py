@@ -3,8 +3,6 @@
 Verdicts in `code_grading.py`, comparison in `code_values.py`, problems in `code_data.py`.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import re
@@ -23,8 +21,6 @@ from tasks.code_grading import (
 )
 from tasks.data import fixed_order, read_json
 from tasks.fences import extract_code, fenced_blocks, shorten
-
-__all__ = ["CodeEnv", "golden_tests", "grade_program", "read_tests", "reference_solution"]
 
 WRITTEN_TESTS = 5  # tests that a tester may write
 # Characters that a prompt shows: of each example of the problem, of the committed program, and of each written test.
@@ -69,16 +65,16 @@ class CodeEnv(Env):
         self.timeout = timeout
         self.reset(0)
 
-    def reset(self, seed: int) -> CodeEnv:
+    def reset(self, seed: int) -> Env:
         self.problem = self.problems[self.order[seed % len(self.order)]]
         self.program: str | None = None
-        self.tests: tuple[Test, ...] = ()
+        self.tests: Sequence[Test] = ()
         self.score, self.report = 0.0, ""
         self.unread: frozenset[str] = frozenset()  # agents whose last answer could not be read
         self.done = self.solved = False
         return self
 
-    def copy(self) -> CodeEnv:
+    def copy(self) -> Env:
         return copy.copy(self)  # every attribute is replaced, none changed in place
 
     @property
@@ -155,7 +151,6 @@ class CodeEnv(Env):
             trivial = all(is_right(test, None if self.problem.fn_name else "") for test in tests)
             local = 0.2 + 0.8 * passed / len(tests) * (0.5 if trivial else 1.0)
             info |= {"right": passed / len(tests), "copied": 1 - len(own) / len(tests), "trivial": float(trivial)}
-            info["reference"] = float(known is not None)
         if self.program is not None and (tests or self.tests):
             self._compare(self.program, tests or self.tests)
         self.tests = tests or self.tests
@@ -172,17 +167,18 @@ class CodeEnv(Env):
         self.done, self.report = grade.passed, "\n".join(lines)
 
 
-def read_tests(text: str, name: str | None, given: str = "") -> tuple[Test, ...] | None:
+def read_tests(text: str, name: str | None, given: str = "") -> list[Test] | None:
     """The tests in the last fenced json block, at most WRITTEN_TESTS of them; None when they cannot be read."""
     blocks = fenced_blocks(text, ("json",))
     if not blocks or len(blocks[-1]) > 20_000:
         return None
-    fields = ("args", "expected") if name else ("input", "output")
-    more = {"fn_name": name, "given": given} if name else {}
+    fields, more = ("args", "expected"), {"fn_name": name, "given": given}
+    if name is None:
+        fields, more = ("input", "output"), {}
     try:
-        written = list(read_json(blocks[-1]))[:WRITTEN_TESTS]
-        tests = normal_tests({**{field: test[field] for field in fields}, **more} for test in written)
-        return tuple(tests) if tests and all(isinstance(test.get("args", []), list) for test in written) else None
+        written = read_json(blocks[-1])[:WRITTEN_TESTS]
+        tests = normal_tests({field: test[field] for field in fields} | more for test in written)
+        return tests if tests and all(isinstance(test.get("args", []), list) for test in written) else None
     except (ValueError, TypeError, KeyError):  # not JSON, or not this form
         return None
 
@@ -219,14 +215,11 @@ def _parts(text: str) -> str:
     """The words, numbers and signs of a text between blanks, without quotes, and without names before `=` and `:`."""
     text = unicodedata.normalize("NFKC", text).translate(_MARKS)
     text = _QUOTED.sub(lambda found: (found[2] or found[3] or "''").replace(" ", "_"), text).replace("\\", "")
-    text = re.sub(r"-? ?\d[\d_]*(?:\.\d*)?(?:[eE]\d+)?", _number, text)
+    # 1_000, 1e3 and 1000.0 as one word; so large ones that floats confuse them are alike.
+    number = lambda found: f" {float(re.sub('[ _]', '', found[0]))} "  # noqa: E731
+    text = re.sub(r"-? ?\d[\d_]*(?:\.\d*)?(?:[eE]\d+)?", number, text)
     parts = " ".join(_ALIKE.get(part, part) for part in re.findall(r"[=<>!]=|-?[\d.]+|\w+|''|\S", text))
     return re.sub(r"(?: ,)? [A-Za-z_]\w* [=:] ", " = ", f" {parts} ").replace(" , ] ", " ] ")
-
-
-def _number(found: re.Match[str]) -> str:
-    """1_000, 1e3 and 1000.0 as one word; so large ones that floats confuse them are alike."""
-    return f" {float(re.sub('[ _]', '', found[0]))} "
 
 
 def _shown(test: Test, limit: int) -> str:

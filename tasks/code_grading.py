@@ -21,7 +21,7 @@ from envs import InfraError
 from tasks.code_data import Problem, Test, normal_tests
 from tasks.code_values import NOT_DATA, distinct, from_data, same_output, same_value, to_data
 from tasks.fences import shorten
-from tasks.sandbox import Result, run_many, run_program
+from tasks.sandbox import run_many, run_program
 
 GOLDEN_TESTS = 50  # tests used per problem: more would cost time and hardly ever change a verdict
 FUNCTION_SECONDS, PROGRAM_SECONDS = 3.0, 6.0  # limits unless a caller says otherwise, see `grade_program`
@@ -30,8 +30,13 @@ PATIENCE = 3  # timeouts after which such a program is not run any more; new pro
 SHOWN = 300  # characters of what came back from a test that are kept for feedback
 
 # Modules whose names programs on LeetCode use without an import. Where two have a name, the later one gives it.
-USUAL = "sys json io time string re random statistics fractions decimal datetime copy operator typing enum dataclasses "
-USUAL += "array bisect heapq functools itertools collections math"
+MODULES = "sys json io time string re random statistics fractions decimal datetime copy operator typing enum "
+MODULES += "dataclasses array bisect heapq functools itertools collections math"
+USUAL = {  # such a name -> the module that has it, or that it is
+    name: key
+    for key, module in [(key, importlib.import_module(key)) for key in MODULES.split()]
+    for name in getattr(module, "__all__", None) or dir(module)
+} | {key: key for key in MODULES.split()}
 
 # The program around a function. The first line of its input is the job, every further one the arguments of a test; for
 # each of them it writes one line, [status, value]. A crash takes no line with it that was written before.
@@ -99,7 +104,16 @@ def grade_program(code: str, tests: Sequence[dict[str, Any]], timeout: float = 0
     if not tests:
         raise ValueError("a program cannot be graded without tests")
     tests = normal_tests(tests)
-    replies = (_call if "fn_name" in tests[0] else _run)(code, tests, timeout)
+    function = "fn_name" in tests[0]
+    seconds, patience = (timeout or FUNCTION_SECONDS, PATIENCE + 1) if function else (ALL_SECONDS, PATIENCE)
+    end, replies = time.monotonic() + seconds, list[Reply]()
+    while len(replies) < len(tests) and patience and time.monotonic() < end:
+        rest = tests[len(replies) :]
+        found, stopped = call(code, rest, end) if function else _run(code, rest, end, timeout or PROGRAM_SECONDS)
+        if found[-1][0] == "infra":
+            raise InfraError(found[-1][2])
+        replies += found
+        patience -= stopped
     ended = replies[-1][0] if replies and replies[-1][0] != "ok" else "timeout"
     replies += [(ended, None, "")] * (len(tests) - len(replies))
     statuses = tuple(
@@ -113,48 +127,29 @@ def grade_program(code: str, tests: Sequence[dict[str, Any]], timeout: float = 0
 Reply = tuple[str, Any, str]  # status, the text that was printed or the value that was returned, and what people see
 
 
-def _run(code: str, tests: Sequence[Test], seconds: float) -> list[Reply]:
-    """The replies of a program that reads standard input."""
-    replies: list[Reply] = []
-    end, late, inputs = time.monotonic() + ALL_SECONDS, 0, [test["input"] for test in tests]
-    while len(replies) < len(tests) and late < PATIENCE and time.monotonic() < end:
-        for result in run_many(code, inputs[len(replies) :], seconds or PROGRAM_SECONDS, end):
-            status = _status(result)
-            shown = shorten(result.stdout if status == "ok" else result.stderr.strip(), SHOWN)
-            replies.append((status, result.stdout, shown))
-            late += status == "timeout"
-    return replies
+def _run(code: str, tests: Sequence[Test], end: float, timeout: float) -> tuple[list[Reply], bool]:
+    """The replies of a program that reads standard input to the first tests, and whether the last took too long."""
+    results = run_many(code, [test["input"] for test in tests], timeout, end)
+    shown = [shorten(one.stdout if one.status == "ok" else one.stderr.strip(), SHOWN) for one in results]
+    replies = [(one.status, one.stdout, text) for one, text in zip(results, shown, strict=True)]
+    return replies, results[-1].status == "timeout"
 
 
-def _call(code: str, tests: Sequence[Test], seconds: float) -> list[Reply]:
-    """The replies of a function."""
-    usual = {word: _usual()[word] for word in re.findall(r"\w+", code) if word in _usual()}
-    replies: list[Reply] = []
-    end, crashes = time.monotonic() + (seconds or FUNCTION_SECONDS), 0
-    while len(replies) < len(tests) and crashes <= PATIENCE and (left := end - time.monotonic()) > 0:
-        job = (code, tests[0].get("given", ""), tests[0]["fn_name"], usual, left)
-        lines = [job, *(test["args"] for test in tests[len(replies) :])]
-        result = run_program(FUNCTION, "\n".join(marshal.dumps(line).hex() for line in lines), left)
-        status, answers = _status(result), result.stdout.split("\n")[:-1]
-        replies += map(_reply, answers[: len(tests) - len(replies)])
-        if len(replies) < len(tests) and not (status == "output" and answers):  # there a new process has room again
-            replies.append(("error" if status == "ok" else status, None, result.stderr.strip()[-SHOWN:]))
-            crashes += 1
-    return replies
-
-
-@cache
-def _usual() -> dict[str, str]:
-    """A usual name -> the module that has it, or that it is."""
-    modules = {name: importlib.import_module(name) for name in USUAL.split()}
-    names = {name: key for key, module in modules.items() for name in getattr(module, "__all__", None) or dir(module)}
-    return names | {key: key for key in modules}
-
-
-def _status(result: Result) -> str:
-    if result.status == "infra":
-        raise InfraError(result.stderr)
-    return result.status
+def call(code: str, tests: Sequence[Test], end: float) -> tuple[list[Reply], bool]:
+    """The replies of a function to the first tests, until `end` of time.monotonic(), and whether it crashed."""
+    usual = {word: USUAL[word] for word in re.findall(r"\w+", code) if word in USUAL}
+    left = end - time.monotonic()
+    job = (code, tests[0].get("given", ""), tests[0]["fn_name"], usual, left)
+    lines = [marshal.dumps(line).hex() for line in (job, *(test["args"] for test in tests))]
+    result = run_program(FUNCTION, "\n".join(lines), left)
+    answers = result.stdout.split("\n")[:-1]
+    replies = list(map(_reply, answers[: len(tests)]))
+    # After too much output a new process has room again.
+    crashed = len(replies) < len(tests) and not (result.status == "output" and answers)
+    if crashed:
+        status = "error" if result.status == "ok" else result.status
+        replies.append((status, None, result.stderr.strip()[-SHOWN:]))
+    return replies, crashed
 
 
 def _reply(line: str) -> Reply:

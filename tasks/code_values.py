@@ -7,7 +7,7 @@ raises one of NOT_DATA.
 import collections
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -102,21 +102,13 @@ def from_data(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     ((kind, item),) = value.items()
-    return _READ[kind](item)
-
-
-def _dict(pairs: list) -> dict:
-    entries = [(from_data(key), from_data(item)) for key, item in pairs]
-    distinct(key for key, _ in entries)
-    return dict(entries)
-
-
-_READ: dict[str, Callable[[Any], Any]] = {
-    "int": lambda digits: int(digits, 16),
-    "complex": lambda parts: complex(*parts),
-    "bytes": bytes.fromhex,
-    "tuple": lambda items: tuple(map(from_data, items)),
-    "set": lambda items: distinct(map(from_data, items)),
-    "frozenset": lambda items: frozenset(distinct(map(from_data, items))),
-    "dict": _dict,
-}
+    if kind in ("int", "bytes"):
+        return int(item, 16) if kind == "int" else bytes.fromhex(item)
+    items = [from_data(part) for part in item]
+    if kind == "dict":
+        distinct(key for key, _ in items)
+        return dict(items)
+    if kind in ("complex", "tuple"):
+        return complex(*items) if kind == "complex" else tuple(items)
+    found = distinct(items)
+    return {"set": found, "frozenset": frozenset(found)}[kind]

@@ -15,14 +15,14 @@ import sys
 import time
 
 SIGKILL, SIGALRM, SIGXCPU = 9, 14, 24  # numbers: the module `signal` would double the start-up time of a sandbox
+HERE = os.open(".", os.O_RDONLY)  # programs can close the way to its name
 INODES = 20_000  # files, folders and links in /tmp: the kernel needs a kilobyte for each, which no limit counts
 
 
 def supervise():
     sys.path.remove("")  # programs write to the working directory; nobody imports from it
     os.umask(0o022)
-    folder = os.open(".", os.O_RDONLY)
-    started = os.fstat(folder).st_ctime_ns  # changes with all that a program can leave there
+    started = os.fstat(HERE).st_ctime_ns  # changes with all that a program can leave there
     os.write(1, b"+")  # the sandbox has started
     while True:
         try:
@@ -42,7 +42,7 @@ def supervise():
             os.close(stream)
         marshal.dump(reply, sys.stdout.buffer)
         sys.stdout.flush()
-        if reply[0] == "timeout" or os.fstat(folder).st_ctime_ns != started:
+        if reply[0] == "timeout" or os.fstat(HERE).st_ctime_ns != started:
             os._exit(0)
 
 
@@ -90,7 +90,7 @@ def watch(child, streams, deadline, output):
             reason = "output"
         elif not ended and time.monotonic() > deadline:
             reason = "timeout"
-        elif not ended and os.getpid() == 1 and (space := os.statvfs(".")).f_files - space.f_ffree > INODES:
+        elif not ended and os.getpid() == 1 and (space := os.statvfs(HERE)).f_files - space.f_ffree > INODES:
             reason = "memory"
     if not ended:
         os.kill(child, SIGKILL)

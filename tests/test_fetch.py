@@ -87,11 +87,11 @@ def rows_of(folder, file):
 
 def test_all_files_are_written_with_the_authors_splits_and_share_no_question(tmp_path, hub, capsys):
     fetch.main(["all", "--output", str(tmp_path)])
-    assert {path.name for path in tmp_path.iterdir()} == {f"{file}.jsonl" for file in fetch.FILES} | {"sources.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {f"{file}.jsonl" for file in fetch.FILES}
     assert len(hub) == len(fetch.FILES), "each file is fetched once"
     questions = {}
     for file, source in fetch.FILES.items():
-        module = math_env if source.format == "mathematics" else code_data
+        module = math_env if source.kind == "mathematics" else code_data
         questions[file] = [problem.question for problem in module.load_problems(str(tmp_path / f"{file}.jsonl"))]
     for file, source in fetch.FILES.items():
         for other, evaluation in fetch.FILES.items():
@@ -101,9 +101,10 @@ def test_all_files_are_written_with_the_authors_splits_and_share_no_question(tmp
     assert questions["apps_test"] == [f"Print {n}." for n in range(500)]
     assert questions["apps_train"] == [f"Print {n}." for n in range(500, 4500)]
     assert questions["apps_train_easier"] == ["Line\u2028separator é", "Easier 14."]
-    counts = json.loads((tmp_path / "sources.json").read_text())["apps_train_easier"]["counts"]
-    assert counts == {"rows": 2, "also in an evaluation set": 1, "no tests": 2, "unreadable": 1}
-    assert capsys.readouterr().out.count("left out 1 (also in an evaluation set)") == 2
+    printed = capsys.readouterr().out
+    left_out = "1 left out: also in an evaluation set; 2 left out: no tests; 1 left out: unreadable"
+    assert f"apps_train_easier.jsonl: 2 rows; {left_out}\n" in printed
+    assert printed.count("1 left out: also in an evaluation set") == 2
 
 
 def test_a_training_set_brings_the_evaluation_sets_of_its_kind_and_no_others(tmp_path, hub):

@@ -5,20 +5,22 @@ The test code of a row runs once, in the sandbox and with the row's reference so
 """
 
 import ast
+import copy
 import inspect
 import json
-import marshal
+import math
+import random
 import re
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from tasks.code_data import Problem, normal_tests
-from tasks.code_grading import GOLDEN_TESTS, grade_program
+from tasks.code_grading import GOLDEN_TESTS, call, grade_program
 from tasks.code_values import from_data, to_data
 from tasks.data import Row
-from tasks.sandbox import run_program
 
 SOLUTIONS = 5  # reference programs a problem keeps; the first that passes its tests is the one that is used
 SLOW, TOGETHER = 0.1, 0.5  # seconds that the reference may take for a test, and for all tests of a problem
@@ -43,52 +45,50 @@ def exact(test: Row) -> Row:
     return {**{name: value for name, value in test.items() if name != "given"}, **values, "exact": True}
 
 
-# Runs checks and inputs with the reference solution, and prints its calls: [[place of the check, args, result], ...]
-RECORD = f"""
-import collections, json, marshal, math, os, random, re, sys, time
-{inspect.getsource(to_data)}
-code, name, setup, checks, inputs = marshal.loads(bytes.fromhex(sys.stdin.read()))
-channel = os.fdopen(os.dup(1), "w")
-os.dup2(2, 1)
-random.seed(0)
-space, calls, shape, used = {{"__name__": "solution"}}, [], None, 0.0
-exec(compile(code, "solution.py", "exec", dont_inherit=True), space)
-function = space[name]
+def record(name, setup, checks, inputs):
+    """The calls of the function `name` that checks and inputs make: [[place of the check, args, result], ...] as JSON.
 
-def record(*args):
-    global shape, used
-    sent, start = to_data(list(args)), time.process_time()
-    shape = shape or marshal.loads(marshal.dumps(args))
-    result = function(*args)
-    seconds = time.process_time() - start
-    call = [place, sent, to_data(result)]
-    used += seconds
-    if seconds <= {SLOW} and len(json.dumps(call)) <= 10_000 and all(sent != other for _, other, _ in calls):
-        calls.append(call)
-    return result
+    Runs in the sandbox, behind the reference solution; modules need no import there.
+    """
+    random.seed(0)
+    function, shape, used, place = globals()[name], None, 0.0, 0
+    calls: list[list] = []
 
-def like(value, model):  # JSON has neither tuples nor numbers as keys: the first call shows where they were
-    if type(value) is dict and type(model) is dict and model and all(type(key) is int for key in model):
-        return {{int(key): entry for key, entry in value.items()}}
-    if type(value) is not list or type(model) not in (list, tuple, set) or not model:
-        return tuple(value) if type(value) is list and type(model) is tuple else value
-    parts = list(model)
-    return type(model)(like(item, parts[min(n, len(parts) - 1)]) for n, item in enumerate(value))
+    def recorded(*args):
+        nonlocal shape, used
+        sent, start = to_data(list(args)), time.process_time()
+        shape = shape or copy.deepcopy(args)
+        result = function(*args)
+        seconds = time.process_time() - start
+        call = [place, sent, to_data(result)]
+        used += seconds
+        if seconds <= SLOW and len(json.dumps(call)) <= 10_000 and all(sent != other for _, other, _ in calls):
+            calls.append(call)
+        return result
 
-checking = {{"math": math, **space, name: record}}
-exec(setup, checking)
-for place, check in enumerate(checks):
-    exec(check, checking)
-for args in inputs:
-    if len(calls) < {GOLDEN_TESTS} and used < {TOGETHER}:
-        try:
-            record(*[like(value, model) for value, model in zip(args, shape)], *args[len(shape):])
-        except Exception:
-            pass  # the data set holds inputs that its reference rejects: no test
-json.dump(calls[:{GOLDEN_TESTS}], channel)
-channel.close()
-os._exit(0)
-"""
+    def like(value, model):  # JSON has neither tuples nor numbers as keys: the first call shows where they were
+        if type(value) is dict and type(model) is dict and model and all(type(key) is int for key in model):
+            return {int(key): entry for key, entry in value.items()}
+        if type(value) is not list or type(model) not in (list, tuple, set) or not model:
+            return tuple(value) if type(value) is list and type(model) is tuple else value
+        parts = list(model)
+        return type(model)(like(item, parts[min(n, len(parts) - 1)]) for n, item in enumerate(value))
+
+    checking = {"math": math, **globals(), name: recorded}
+    exec(setup, checking)
+    for place, check in enumerate(checks):  # noqa: B007 (`recorded` reads it)
+        exec(check, checking)
+    for args in inputs:
+        if len(calls) < GOLDEN_TESTS and used < TOGETHER:
+            try:
+                recorded(*map(like, args, shape), *args[len(shape) :])  # type: ignore[arg-type]
+            except Exception:  # the data set holds inputs that its reference rejects: no test
+                continue
+    return json.dumps(calls[:GOLDEN_TESTS])
+
+
+RECORD = f"SLOW, TOGETHER, GOLDEN_TESTS = {SLOW}, {TOGETHER}, {GOLDEN_TESTS}\n"
+RECORD += inspect.getsource(to_data) + inspect.getsource(record)
 
 
 def compared(check: str, name: str, expected: Any) -> Row:
@@ -127,10 +127,11 @@ def convert(
     """
     if name in OPEN:
         raise ValueError("more answers are right than a test can list")
-    result = run_program(RECORD, marshal.dumps((code, name, setup, list(checks), list(inputs))).hex(), 60.0)
-    calls = json.loads(result.stdout) if result.status == "ok" else []
+    job = {"fn_name": "record", "args": [name, setup, list(checks), list(inputs)], "given": code}
+    ((status, found, message), *_), _ = call(RECORD, [job], time.monotonic() + 60)
+    calls = json.loads(found) if status == "ok" else []
     if not calls:
-        raise ValueError(f"no test from its reference solution ({result.status} {result.stderr.strip()[-200:]})")
+        raise ValueError(f"no test from its reference solution ({status} {message})")
     tests = []
     for place, *values in calls:
         args, expected = from_data(values)

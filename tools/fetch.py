@@ -6,7 +6,7 @@
 Sources and splits of the first are those of the authors' scripts (docs/reproduce.md). It needs the package `datasets`.
 A row is written only if it loads as a problem; a training set is written after the evaluation sets of its kind, without
 any question that is in one of them. The second runs the test code of each row with the reference solution in the
-sandbox, once, and writes its calls as exact tests. What is left out is counted, also in `sources.json`, or named.
+sandbox, once, and writes its calls as exact tests. What is left out is counted or named.
 """
 
 import argparse
@@ -30,10 +30,10 @@ MATHEMATICS = ("problem", "question", "answer", "final_answer", "error", "is_mul
 class Source(NamedTuple):
     """Where the rows of a file come from: a split of a data set on the hub, or one JSONL file in it ("*.jsonl").
 
-    format: "mathematics" or a name in `code_data.FORMATS`. first, last: which of its rows.
+    kind: "mathematics" or "code". first, last: which of its rows.
     """
 
-    format: str
+    kind: str
     path: str
     split: str
     config: str | None = None
@@ -49,12 +49,12 @@ FILES = {
     "aime25": Source("mathematics", "yentinglin/aime_2025", "train"),
     "olympiadbench": Source("mathematics", "Hothan/OlympiadBench", "train", "OE_TO_maths_en_COMP"),
     # Both parts are from its test file; `easier` is its own training file.
-    "apps_test": Source("APPS", APPS, "test.jsonl", last=500),
-    "apps_train": Source("APPS", APPS, "test.jsonl", first=500, last=4500, train=True),
-    "apps_train_easier": Source("APPS", APPS, "train.jsonl", train=True),
-    "code_contests_test": Source("CodeContests", CONTESTS, "test"),
-    "code_contests_train": Source("CodeContests", CONTESTS, "train", train=True),
-    "livecodebench_v6": Source("LiveCodeBench", LIVE, "test6.jsonl"),
+    "apps_test": Source("code", APPS, "test.jsonl", last=500),
+    "apps_train": Source("code", APPS, "test.jsonl", first=500, last=4500, train=True),
+    "apps_train_easier": Source("code", APPS, "train.jsonl", train=True),
+    "code_contests_test": Source("code", CONTESTS, "test"),
+    "code_contests_train": Source("code", CONTESTS, "train", train=True),
+    "livecodebench_v6": Source("code", LIVE, "test6.jsonl"),
 }
 SETS = ("polaris", "aime24", "aime25", "olympiadbench", "apps", "code_contests", "livecodebench_v6")  # names begin so
 
@@ -72,17 +72,17 @@ def load(source: Source) -> Iterable[Row]:
 
 def usable(source: Source, taken: set[str], counts: Counter[str]) -> Iterator[Row]:
     """The rows that load and whose question is not `taken`. Counts them, and the others by what was wrong."""
-    readers = {name: reader for name, _, reader in code_data.FORMATS}
     for row in load(source):
+        reason = "rows"
         try:
-            if source.format == "mathematics":
+            if source.kind == "mathematics":
                 row = {name: value for name, value in row.items() if name.lower() in MATHEMATICS}
-            else:
-                row = plain_row(readers[source.format](row))
-            known = question_of(row) in taken
-            reason = "no tests" if row.get("tests") == [] else "also in an evaluation set" if known else "rows"
+            elif not (row := plain_row(code_data.read_problem(row)))["tests"]:
+                reason = "left out: no tests"
+            if question_of(row) in taken:
+                reason = "left out: also in an evaluation set"
         except code_data.UNREADABLE:
-            reason = "unreadable"
+            reason = "left out: unreadable"
         counts[reason] += 1
         if reason == "rows":
             yield row
@@ -100,19 +100,14 @@ def write(file: str, folder: Path) -> None:
     """
     source = FILES[file]
     taken: set[str] = set()
-    for other, evaluation in FILES.items() if source.train else ():
-        same_kind = (evaluation.format == "mathematics") == (source.format == "mathematics")
-        if same_kind and not evaluation.train:
-            if not (folder / f"{other}.jsonl").exists():
+    for other, evaluation in FILES.items():
+        if source.train and not evaluation.train and evaluation.kind == source.kind:
+            if not (path := folder / f"{other}.jsonl").exists():
                 write(other, folder)
-            taken |= set(map(question_of, read_rows(str(folder / f"{other}.jsonl"))))
+            taken |= set(map(question_of, read_rows(str(path))))
     counts: Counter[str] = Counter(rows=0)
     save(folder / f"{file}.jsonl", usable(source, taken, counts))
-    log = folder / "sources.json"  # where the files of a folder are from
-    known = json.loads(log.read_text(encoding="utf-8")) if log.exists() else {}
-    log.write_text(json.dumps({**known, file: {**source._asdict(), "counts": counts}}, indent=1), encoding="utf-8")
-    left_out = "; ".join(f"left out {count} ({why})" for why, count in counts.items() if why != "rows")
-    say(f"{folder / file}.jsonl: {counts['rows']} rows; {left_out or 'nothing left out'}")
+    say(f"{folder / file}.jsonl: {'; '.join(f'{count} {what}' for what, count in counts.items())}")
 
 
 def save(path: Path, rows: Iterable[Row]) -> None:
