@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Callable
 from itertools import groupby
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -43,10 +43,9 @@ def _depth(answer: Any) -> int:
     return 1 + max(map(_depth, answer), default=0) if isinstance(answer, list) else 0
 
 
-def render_answer(answer: list) -> str:
-    """An answer as the next agent reads it: bare words, one list."""
-    parts = (render_answer(part) if isinstance(part, list) else str(part) for part in answer[:MAX_MOVES])
-    return f"[{', '.join(parts)}]"
+def _written(answer: list) -> str:
+    """An answer as the next agent reads it: one list of words without quotes."""
+    return str(answer[:MAX_MOVES]).replace("'", "")
 
 
 # ------------------------------------------------------------------------------------------------------------- boards
@@ -74,15 +73,6 @@ def check(name: str, value: Any, choices: range | tuple) -> None:
         raise ValueError(f"{name}={value!r}: choose {words}")
 
 
-class Outcome(NamedTuple):
-    """What an answer did to a board."""
-
-    team: float
-    legal: bool
-    share: float  # the .8 share of a local reward; an empty answer has none
-    note: str  # feedback for the next prompt
-
-
 class Board(Env):
     """The workflows, the two roles and their local rewards.
 
@@ -106,17 +96,16 @@ class Board(Env):
     RULES: str
     ANSWER: str  # how to write an answer line
     PRINT: str  # how a program prints one
-    sizes: str  # the options that levels depend on
     _generate: Callable[[np.random.Generator], bool]  # try to make a level
-    _describe: Callable[[str], str]  # the state in words, as this role sees it
+    _describe: Callable[[str], str]  # the state in words, as this role sees it; "" for people
     _definitions: Callable[[], str]  # the state as lines of Python
-    _apply: Callable[[list], Outcome]  # change the state
+    # change the state: team reward, legal, share (of an empty answer 0), feedback for the next prompt
+    _apply: Callable[[list], tuple[float, bool, float, str]]
     _noise: Callable[[np.random.Generator, float], list]  # an answer, each part good with this probability, else random
 
-    fixed = False  # True for a level given as text
-    tries = 1000  # that a generator has
+    tries = 1000  # to generate a level; 0: it was given as text
 
-    def __init__(self, workflow: str = "mas", tool: str = "direct", calls: int = 1):
+    def __init__(self, workflow: str, tool: str, calls: int):
         check("workflow", workflow, tuple(WORKFLOWS))
         check("tool", tool, ("direct", "python"))
         check("calls", calls, range(1, 3 if workflow == "single" else 2))
@@ -125,7 +114,6 @@ class Board(Env):
         self.runs_programs = tool == "python" and self.agents != ("planner",)
 
     def render(self) -> str:
-        """The board as text."""
         return self._describe("")
 
     def noisy_answer(self, rng: np.random.Generator, good: float) -> str:
@@ -133,8 +121,8 @@ class Board(Env):
 
         Of a program the whole plan is good or random, and one program in five has a mistake and does not run.
         """
-        if self.tool == "direct" or self.program or self.agents == ("planner",):  # the planner decides
-            return f"#### {render_answer(self._noise(rng, good))}"
+        if not self.runs_programs or self.program:  # the planner decides
+            return f"#### {_written(self._noise(rng, good))}"
         answer = self._noise(rng, float(rng.random() < good))
         runs = [f"{len(list(same))} * {[part]}" for part, same in groupby(answer)]
         joint = "," if rng.random() > 0.2 else " +"  # a text and a list cannot be added
@@ -157,8 +145,10 @@ class Board(Env):
     def reset(self: BoardT, seed: int) -> BoardT:
         """Make the level of this seed (a level that was given as text stays itself) and start it."""
         rng = np.random.default_rng(seed)
-        if not self.fixed and not any(self._generate(rng) for _ in range(self.tries)):
-            raise ValueError(f"{self.sizes}: found no level in {self.tries} tries; choose a larger or emptier board")
+        if self.tries and not any(self._generate(rng) for _ in range(self.tries)):
+            raise ValueError(
+                f"no level found in {self.tries} tries: choose more rows and cols, or fewer blocks or boxes"
+            )
         self._load()
         return self
 
@@ -184,25 +174,22 @@ class Board(Env):
         role, decides, programs = self._part(agent)
         if self.done:
             return Reward(0.0, 0.0, {"format": 0.0})
+        code = extract_code(text) if programs else None
+        answer, told = _run_program(code) if programs else (parse_answer(text), "")
         if programs:
-            readable, answer, told = _run_program(text)
             author = "The tool user's" if role == "tool_user" else "Your"
             self.program, self.result = f"{author} program:\n{told}", f"Your last program:\n{told}"
-        else:
-            answer = parse_answer(text)
-            readable = answer is not None
         twin = self if decides else self.copy()
-        outcome = twin._apply(answer or [])
+        team, legal, share, note = twin._apply(answer or [])
         self.way = twin.way
-        works = answer is not None and (programs or outcome.legal)
+        self.proposal = None if decides or answer is None else _written(answer)
         if decides:
-            self.proposal, self.program = None, ""
-            self.note = "Your last answer had no readable answer line." if answer is None else outcome.note
-        else:
-            self.proposal = None if answer is None else render_answer(answer)
+            self.program = ""
+            self.note = "Your last answer had no readable answer line." if answer is None else note
+        readable = float((code if programs else answer) is not None)
+        works = float(answer is not None and (programs or legal))
         second = "executes" if programs or role == "tool_user" else "legal"
-        local = 0.1 * readable + 0.1 * works + 0.8 * outcome.share
-        return Reward(outcome.team, local, {"format": float(readable), second: float(works)})
+        return Reward(team, 0.1 * readable + 0.1 * works + 0.8 * share, {"format": readable, second: works})
 
     def _part(self, agent: str) -> tuple[str, bool, bool]:
         """The role of an agent, whether its answer is carried out, and whether it writes programs."""
@@ -211,23 +198,22 @@ class Board(Env):
         return role, decides, self.tool == "python" and (role == "tool_user" or not decides)
 
 
-def _run_program(text: str) -> tuple[bool, list | None, str]:
-    """Run the fenced program of a response: was there one, the answer that it printed, and both in words.
+def _run_program(code: str | None) -> tuple[list | None, str]:
+    """The answer that a program printed, None unless it ended well, and what happened in words.
 
-    There is no answer unless the program ended well. InfraError when the sandbox fails.
+    InfraError when the sandbox fails.
     """
-    code = extract_code(text)
     if code is None:
-        return False, None, "There was none: no fenced python block that can be read."
+        return None, "There was none: no fenced python block that can be read."
     result = sandbox.run_program(code, stdin="", timeout=TOOL_SECONDS)
     if result.status == "infra":
         raise InfraError(f"the tool user's program could not be run: {result.stderr}")
     shown = shorten(code.strip(), MAX_PROGRAM)
     if result.status != "ok":
-        return True, None, f"{shown}\nIt failed ({result.status}):\n{shorten(result.stderr.strip(), MAX_OUTPUT)}"
+        return None, f"{shown}\nIt failed ({result.status}):\n{shorten(result.stderr.strip(), MAX_OUTPUT)}"
     text = result.stdout
     # its answer line, or else the list in its last lines
     answer = parse_answer(text if "####" in text else "#### " + text[("\n" + text).rfind("\n[") :])
     printed = shorten(text.strip(), MAX_OUTPUT) or "nothing"
     told = "" if answer is not None else "\nThat has no readable answer line."
-    return True, answer, f"{shown}\nIt printed:\n{printed}{told}"
+    return answer, f"{shown}\nIt printed:\n{printed}{told}"

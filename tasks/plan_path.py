@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from itertools import product
 from math import inf
 from typing import Any
 
 import numpy as np
 
-from tasks.boards import MAX_MOVES, Outcome, check
-from tasks.walk import MOVES, Cell, Walk, distances
+from tasks.boards import MAX_MOVES, check
+from tasks.walk import MOVES, Cell, Walk, beside, distances
 
 
 class PlanPath(Walk):
@@ -38,7 +40,6 @@ class PlanPath(Walk):
         check("view", view, ("grid", "cells"))
         check("planner_sees", planner_sees, ("board", "near"))
         self.blocks, self.view, self.planner_sees = blocks, view, planner_sees
-        self.sizes = f"rows={rows}, cols={cols}, blocks={blocks}"
         self.tries = min(10_000, max(100, 2_000_000 // (rows * cols)))  # a second or so for any usual size
         if planner_sees == "near":
             self.RULES += " The planner sees only its cell and the moves that are free from there (- is blocked)."
@@ -49,33 +50,28 @@ class PlanPath(Walk):
         """A level as text: S start, G goal, # block, . free. ValueError when it is malformed or cannot be solved."""
         grid = [line.strip() for line in text.strip().splitlines()]
         cells = {(r, c): char for r, line in enumerate(grid) for c, char in enumerate(line)}
-        starts, goals, walls = ([cell for cell, char in cells.items() if char == kind] for kind in "SG#")
+        starts, goals = ([cell for cell in cells if cells[cell] == kind] for kind in "SG")
         if len(starts) != 1 or len(goals) != 1 or len(set(map(len, grid))) != 1 or set(cells.values()) - set("SG#."):
             raise ValueError(f"Plan-Path level: rows of equal length made of . # one S and one G expected, got\n{text}")
         env = cls(rows=len(grid), cols=len(grid[0]), **options)
-        env.fixed = True
-        env._set_level(frozenset(walls), starts[0], goals[0])
+        env.tries = 0
+        env._set_level([cell for cell in cells if cells[cell] != "#"], *starts, *goals)
         if env.start not in env.distance:
             raise ValueError(f"Plan-Path level: the goal cannot be reached\n{text}")
-        env._load()
-        return env
+        return env.reset(seed=0)
 
     def _generate(self, rng: np.random.Generator) -> bool:
-        walls = rng.random((self.rows, self.cols)) < self.blocks
-        free = np.flatnonzero(~walls)
+        free = [(r, c) for r, c in np.argwhere(rng.random((self.rows, self.cols)) >= self.blocks).tolist()]
         if len(free) < 2:
             return False
-        goal, start = (divmod(int(free[i]), self.cols) for i in rng.choice(len(free), 2, replace=False))
-        self._set_level(frozenset((r, c) for r, c in np.argwhere(walls).tolist()), start, goal)
+        goal, start = (free[i] for i in rng.choice(len(free), 2, replace=False))
+        self._set_level(free, start, goal)
         return self.distance.get(start, 0) >= max(1, (self.rows + self.cols) // 4)
 
-    def _set_level(self, walls: frozenset[Cell], start: Cell, goal: Cell) -> None:
-        def around(cell: Cell) -> list[Cell]:
-            beside = [(cell[0] + r, cell[1] + c) for r, c in MOVES.values()]
-            return [(r, c) for r, c in beside if 0 <= r < self.rows and 0 <= c < self.cols and (r, c) not in walls]
-
-        self.walls, self.start, self.goal = walls, start, goal
-        self.distance = distances([goal], around)  # cells from which the goal cannot be reached are missing
+    def _set_level(self, free: Collection[Cell], start: Cell, goal: Cell) -> None:
+        self.free, self.start, self.goal = frozenset(free), start, goal
+        # cells from which the goal cannot be reached are missing
+        self.distance = distances([goal], lambda cell: self.free & {beside(cell, move) for move in MOVES})
 
     def _load(self) -> None:
         super()._load()
@@ -86,57 +82,43 @@ class PlanPath(Walk):
         """Net share of the way covered: 0 when the remaining way is as long as at the start, or longer."""
         return max(0.0, 1 - self.distance[self.position] / self.distance[self.start])
 
-    def _here(self) -> Cell:
-        return self.position
+    def _move(self, move: str) -> None:
+        there = beside(self.position, move)
+        if there in self.distance:
+            self.position = there
+            self.done = self.solved = self.solved or there == self.goal
 
-    def _to(self, move: str) -> Cell:
-        """The cell in this direction. It can be entered if it has a `distance`."""
-        return self.position[0] + MOVES[move][0], self.position[1] + MOVES[move][1]
-
-    def _move(self, move: str) -> Cell | None:
-        there = self._to(move)
-        if there not in self.distance:
-            return None
-        self.position = there
-        self.done = self.solved = self.solved or there == self.goal
-        return there
-
-    def _apply(self, answer: list) -> Outcome:
+    def _apply(self, answer: list) -> tuple[float, bool, float, str]:
         before = self.distance[self.position]
         legal, note = self._walk(answer)
         gain = max(0, before - self.distance[self.position])
         # at most 1: from further away than the start, an answer may gain more than the whole way
         team = 1.0 if self.solved else min(1.0, gain / self.distance[self.start])
-        return Outcome(team, legal, gain / max(len(answer), min(self.max_moves, before)), note)
+        return team, legal, gain / max(len(answer), min(self.max_moves, before)), note
 
-    def _noise(self, rng: np.random.Generator, good: float) -> list:
-        twin, moves = self.copy(), []
-        for _ in range(rng.integers(1, min(self.max_moves, 8) + 1)):
-            moves.append(str(rng.choice(list(MOVES))))
-            if rng.random() < good and not twin.done:
-                moves[-1] = min(MOVES, key=lambda move: twin.distance.get(twin._to(move), inf))
-            twin._apply(moves[-1:])
-        return moves
+    def _noisy_move(self, rng: np.random.Generator, good: float) -> str:
+        random = str(rng.choice(list(MOVES)))
+        if rng.random() >= good or self.done:
+            return random
+        return min(MOVES, key=lambda move: self.distance.get(beside(self.position, move), inf))
 
     def _describe(self, role: str) -> str:
         (r, c), (row, column) = self.position, self.goal
-        here = f"at ({r},{c}) free {' '.join(move if self._to(move) in self.distance else '-' for move in MOVES)}"
+        free = [move if beside(self.position, move) in self.distance else "-" for move in MOVES]
+        here = f"at ({r},{c}) free {' '.join(free)}"
         if role == "planner" and self.planner_sees == "near":
             return f"near {here}"
-        if self.view == "grid":
-            return self.render()
-        walls = " ".join(f"({i - r:+d},{j - c:+d})" for i, j in sorted(self.walls)) or "none"
-        down, right = ("down" if row > r else "up"), ("right" if column > c else "left")
-        return f"walls {walls} {here} goal {abs(row - r)} {down} {abs(column - c)} {right}"
-
-    def render(self) -> str:
-        """The board as a drawing, whatever `view` the agents have."""
+        if role and self.view == "cells":
+            cells = product(range(self.rows), range(self.cols))
+            walls = " ".join(f"({i - r:+d},{j - c:+d})" for i, j in cells if (i, j) not in self.free) or "none"
+            down, right = ("down" if row > r else "up"), ("right" if column > c else "left")
+            return f"walls {walls} {here} goal {abs(row - r)} {down} {abs(column - c)} {right}"
         drawing = "\n".join(" ".join(row) for row in self.picture())
-        places = "You are at ({},{}), the goal is at ({},{}).".format(*self.position, *self.goal)
+        places = f"You are at ({r},{c}), the goal is at ({row},{column})."
         return f"Board (P you, G goal, # blocked, . free):\n{drawing}\n{places} {self.note}"
 
     def _symbol(self, cell: Cell) -> str:
-        return "#" if cell in self.walls else {self.goal: "G", self.position: "P"}.get(cell, ".")
+        return {self.goal: "G", self.position: "P"}.get(cell, "." if cell in self.free else "#")
 
     def _places(self) -> str:
         return f"start, goal = {self.position}, {self.goal}"

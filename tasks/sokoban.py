@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import cache
+from itertools import compress
+from math import inf
 from typing import Any
 
 import numpy as np
 
-from tasks.boards import MAX_MOVES, Outcome, check
-from tasks.walk import MOVES, SIZES, Cell, Walk, distances
+from tasks.boards import MAX_MOVES, check
+from tasks.walk import MOVES, SIZES, Cell, Walk, beside, distances
 
 WALLS = 0.25  # share of inner cells that a generated level blocks
 MAX_POSITIONS = 300_000  # positions of one level that are searched: about 8 s and 100 MB
@@ -45,8 +46,7 @@ class Sokoban(Walk):
     ):  # fmt: skip
         super().__init__(workflow, tool, calls, rows, cols, max_moves)
         check("boxes", boxes, SIZES)
-        self.num_boxes, self.sizes = boxes, f"rows={rows}, cols={cols}, boxes={boxes}"
-        width = cols + 2
+        self.num_boxes, width = boxes, cols + 2
         self.shifts = {"U": -width, "D": width, "L": -1, "R": 1}
         self.cells = {(r, c): 1 << ((r + 1) * width + c + 1) for r in range(rows) for c in range(cols)}
 
@@ -60,32 +60,29 @@ class Sokoban(Walk):
         cells = {(r, c): char for r, line in enumerate(grid) for c, char in enumerate(line)}
         boxes, goals, players, walls = ([at for at in cells if cells[at] in kind] for kind in ("$*", ".*+", "@+", "#"))
         if set(cells.values()) - set("# .$*@+") or not boxes or len(boxes) != len(goals) or len(players) != 1:
-            found = f"{len(players)} players, {len(boxes)} boxes, {len(goals)} goals"
-            raise ValueError(f"Sokoban level: # space . $ * @ +, a player, a goal a box expected, got {found}\n{text}")
+            raise ValueError(
+                f"Sokoban level: # space . $ * @ +, one player, as many goals as boxes expected, got\n{text}"
+            )
         env = cls(rows=len(grid), cols=max(map(len, grid)), boxes=len(boxes), **options)
-        env.fixed = True
-        env._set_level(env._mask(set(env.cells) - set(walls)), env._mask(goals))
-        env.start = (env._mask(boxes), env._mask(players))
-        if env._pushes(*env.start) is None:
+        env._set_level(env._mask({*env.cells} - {*walls}), env._mask(goals))
+        env.tries, env.start = 0, (env._mask(boxes), players[0])
+        if env._pushes(*env.start) == inf:
             raise ValueError(f"Sokoban level: it cannot be solved\n{text}")
-        env._load()
-        return env
+        return env.reset(seed=0)
 
     def _generate(self, rng: np.random.Generator) -> bool:
         inner = [(r, c) for r in range(1, self.rows - 1) for c in range(1, self.cols - 1)]
-        floor = [cell for cell, wall in zip(inner, rng.random(len(inner)) < WALLS, strict=True) if not wall]
+        floor = list(compress(inner, rng.random(len(inner)) >= WALLS))
         if len(floor) <= 2 * self.num_boxes:
             return False
         goals = self._mask(floor[i] for i in rng.choice(len(floor), self.num_boxes, replace=False))
         self._set_level(self._mask(floor), goals)
-        least = self.num_boxes + 2
-        far = [place for place, pushes in self.to_go.items() if pushes >= least and not place[0] & goals]
-        if not far:
-            return False
-        boxes, region = far[rng.integers(len(far))]
-        spots = [self.cells[cell] for cell in floor if self.cells[cell] & region]
-        self.start = (boxes, spots[rng.integers(len(spots))])
-        return True
+        far = [at for at, pushes in self.to_go.items() if pushes >= self.num_boxes + 2 and not at[0] & goals]
+        if far:
+            boxes, region = far[rng.integers(len(far))]
+            spots = self._cells(region)
+            self.start = (boxes, spots[rng.integers(len(spots))])
+        return bool(far)
 
     def _set_level(self, floor: int, goals: int) -> None:
         """A board, and pushes to go for every position that has a solution, breadth first from the solved ones."""
@@ -118,9 +115,9 @@ class Sokoban(Walk):
             free &= ~region
         return regions
 
-    def _pushes(self, boxes: int, player: int) -> int | None:
-        """Pushes of a shortest solution from here, None when there is none."""
-        return self.to_go.get((boxes, next(part for part in self._regions(boxes) if part & player)))
+    def _pushes(self, boxes: int, player: Cell) -> float:
+        """Pushes of a shortest solution from here, inf when there is none."""
+        return self.to_go.get((boxes, next(part for part in self._regions(boxes) if part & self.cells[player])), inf)
 
     def _mask(self, cells: Iterable[Cell]) -> int:
         return sum(self.cells[cell] for cell in cells)
@@ -130,7 +127,7 @@ class Sokoban(Walk):
 
     def _load(self) -> None:
         super()._load()
-        self.boxes, self.player = self.start
+        self.boxes, self.position = self.start
         self.done = self.solved = self.boxes == self.goals
 
     @property
@@ -138,61 +135,49 @@ class Sokoban(Walk):
         """Boxes on goals / boxes."""
         return (self.boxes & self.goals).bit_count() / self.goals.bit_count()
 
-    def _move(self, move: str) -> Cell | None:
-        there, behind = (_shift(self.player, times * self.shifts[move]) for times in (1, 2))
-        if not there & self.floor or (there & self.boxes and not behind & self.floor & ~self.boxes):
-            return None
-        self.player = there
-        if there & self.boxes:
-            self.boxes ^= there | behind
+    def _after(self, cell: Cell, move: str) -> tuple[int, Cell]:
+        """Boxes and player after a move from a cell, as they were if it is not possible."""
+        there, behind = (self.cells.get(beside(cell, move, steps), 0) for steps in (1, 2))
+        free = self.floor & ~self.boxes
+        if there & self.boxes and behind & free:
+            return self.boxes ^ (there | behind), beside(cell, move)
+        return self.boxes, beside(cell, move) if there & free else cell
+
+    def _move(self, move: str) -> None:
+        self.boxes, self.position = self._after(self.position, move)
         self.done = self.solved = self.boxes == self.goals
-        return self._here()
 
-    def _here(self) -> Cell:
-        return self._cells(self.player)[0]
-
-    def _apply(self, answer: list) -> Outcome:
+    def _apply(self, answer: list) -> tuple[float, bool, float, str]:
         legal, note = self._walk(answer)
-        pushes, at_start = self._pushes(self.boxes, self.player), self._pushes(*self.start)
-        share = self._new_high(0.0 if pushes is None or not at_start else 1 - pushes / at_start)
-        return Outcome(self.progress, legal, share, note)
+        share = self._new_high(1 - self._pushes(self.boxes, self.position) / self._pushes(*self.start))
+        return self.progress, legal, share, note
 
-    def _noise(self, rng: np.random.Generator, good: float) -> list:
-        twin, moves = self.copy(), []
-        for _ in range(rng.integers(1, min(self.max_moves, 8) + 1)):
-            best = twin._next_move() if rng.random() < good else None
-            moves.append(best or str(rng.choice(list(MOVES))))
-            twin._apply(moves[-1:])
-        return moves
-
-    def _next_move(self) -> str | None:
-        """First move of a shortest walk to a push that brings the solution nearer, None when there is no such push."""
-        pushes, seen = self._pushes(self.boxes, self.player), self.player
-        queue = deque([(self.player, "")])
-        while queue and pushes:
-            player, first = queue.popleft()
-            for move, shift in self.shifts.items():
-                there, behind = _shift(player, shift), _shift(player, 2 * shift)
-                if there & self.boxes and behind & self.floor & ~self.boxes:
-                    if self._pushes(self.boxes ^ (there | behind), there) == pushes - 1:
-                        return first or move
-                elif there & self.floor & ~self.boxes & ~seen:
-                    seen |= there
-                    queue.append((there, first or move))
-        return None
+    def _noisy_move(self, rng: np.random.Generator, good: float) -> str:
+        # breadth first: a shortest walk to a push after which fewer are left
+        walks = [(self.position, "")] if rng.random() < good else []
+        seen, pushes = {self.position}, self._pushes(self.boxes, self.position)
+        for here, first in walks:  # it grows meanwhile
+            for move in MOVES:
+                boxes, there = self._after(here, move)
+                if boxes != self.boxes and self._pushes(boxes, there) < pushes:
+                    return first or move
+                if boxes == self.boxes and there not in seen:
+                    seen.add(there)
+                    walks.append((there, first or move))
+        return str(rng.choice(list(MOVES)))
 
     def _describe(self, role: str) -> str:
-        named = {"You are": self.player, "boxes": self.boxes, "goals": self.goals}
-        places = [f"{name} at {' '.join(f'({r},{c})' for r, c in self._cells(mask))}" for name, mask in named.items()]
+        named = {"You are": [self.position], "boxes": self._cells(self.boxes), "goals": self._cells(self.goals)}
+        places = [f"{name} at {' '.join(f'({r},{c})' for r, c in cells)}" for name, cells in named.items()]
         return "\n".join(["Board:", *self.picture(), f"{', '.join(places)}. {self.note}"])
 
     def _symbol(self, cell: Cell) -> str:
         bit = self.cells[cell]
-        kind = 2 * bool(bit & self.boxes) + 4 * bool(bit & self.player) + bool(bit & self.goals)
+        kind = bool(bit & self.goals) + 2 * bool(bit & self.boxes) + 4 * (cell == self.position)
         return " .$*@+"[kind] if bit & self.floor else "#"
 
     def _places(self) -> str:
-        return f"player, boxes, goals = {self._here()}, {self._cells(self.boxes)}, {self._cells(self.goals)}"
+        return f"player, boxes, goals = {self.position}, {self._cells(self.boxes)}, {self._cells(self.goals)}"
 
 
 def _shift(mask: int, by: int) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.boards import Board, Outcome, check
+from tasks.boards import Board, check
 
 MAX_TRIES = 50_000  # numbers that the search for a solution puts into cells: some seconds
 SUDOKU_BOXES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}  # size: rows and columns of a box
@@ -41,7 +41,6 @@ class Sudoku(Board):
         check("size", size, tuple(SUDOKU_BOXES))
         self.size, self.blanks = size, size * size // 2 if blanks is None else blanks
         check("blanks", self.blanks, range(1, size * size * 5 // 8 + 1))
-        self.sizes = f"size={size}, blanks={self.blanks}"
         height, width = SUDOKU_BOXES[size]
         self.RULES = (
             f"Sudoku, {size} rows and {size} columns. Every row, every column and every box of {height} rows and "
@@ -68,9 +67,8 @@ class Sudoku(Board):
         solution = _complete(cells, size)
         if solution is None:
             raise ValueError(f"Sudoku: the puzzle has no solution: {list(rows)}")
-        env.fixed, env.clues, env.solution = True, tuple(cells), solution
-        env._load()
-        return env
+        env.tries, env.clues, env.solution = 0, tuple(cells), solution
+        return env.reset(seed=0)
 
     def _generate(self, rng: np.random.Generator) -> bool:  # 9 x 9 with 50 blanks: one try in twelve is enough
         self.solution = _complete([0] * self.size**2, self.size, rng) or ()
@@ -92,13 +90,13 @@ class Sudoku(Board):
         self.grid = self.clues
         self.done = self.solved = 0 not in self.grid
 
-    def _apply(self, answer: list) -> Outcome:
+    def _apply(self, answer: list) -> tuple[float, bool, float, str]:
         n, before = self.size, self.grid
         cells = [value for row in answer if isinstance(row, list) and len(row) == n for value in row]
         if len(answer) != n or len(cells) != n * n or any(type(v) is not int or not 0 <= v <= n for v in cells):
-            return Outcome(0.0, False, 0.0, f"Your last answer was not {n} rows of {n} numbers from 0 to {n}.")
+            return 0.0, False, 0.0, f"Your last answer was not {n} rows of {n} numbers from 0 to {n}."
         if any(clue and clue != value for clue, value in zip(self.clues, cells, strict=True)):
-            return Outcome(0.0, False, 0.0, "Your last answer changed a clue and was not used.")
+            return 0.0, False, 0.0, "Your last answer changed a clue and was not used."
         clashes = _clashes(cells, n)
         self.grid = tuple(clue or (0 if i in clashes else cells[i]) for i, clue in enumerate(self.clues))
         self.done = self.solved = 0 not in self.grid  # full and no clash: the rules hold
@@ -108,7 +106,7 @@ class Sudoku(Board):
         fresh = sum(value not in (0, old) for value, old in zip(self.grid, before, strict=True))
         dropped = sum(not self.clues[i] for i in clashes)
         note = f"Your last answer filled or changed {fresh} cells; {dropped} cells repeated a number and were left out."
-        return Outcome(float(self.solved), fresh > 0 and not clashes, share, note)
+        return float(self.solved), fresh > 0 and not clashes, share, note
 
     def _noise(self, rng: np.random.Generator, good: float) -> list:
         cells = [

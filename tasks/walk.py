@@ -1,10 +1,11 @@
 """Boards on which one walks: plans are lists of moves, carried out one by one. No torch."""
 
 import re
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import TypeVar
+
+import numpy as np
 
 from tasks.boards import MAX_MOVES, Board, check
 
@@ -15,14 +16,18 @@ SPELLINGS = {name: name[0].upper() for name in ("u", "d", "l", "r", "up", "down"
 SIZES = range(1, 1001)  # rows or columns of a board
 
 
+def beside(cell: Cell, move: str, steps: int = 1) -> Cell:
+    """The cell so many steps away, on the board or not."""
+    return cell[0] + steps * MOVES[move][0], cell[1] + steps * MOVES[move][1]
+
+
 def distances(
     starts: Iterable[State], neighbours: Callable[[State], Iterable[State]], most: float = float("inf")
 ) -> dict[State, int]:
     """Steps from the nearest of `starts` to all that can be reached, breadth first. ValueError beyond `most` states."""
     found = dict.fromkeys(starts, 0)
-    queue = deque(found)
-    while queue:
-        here = queue.popleft()
+    queue = list(found)
+    for here in queue:  # it grows meanwhile
         for there in neighbours(here):
             if there not in found:
                 found[there] = found[here] + 1
@@ -56,8 +61,9 @@ class Walk(Board):
     ANSWER, PRINT = "#### [moves], for example #### [U, R, R]", "print('####', moves)"
     # What a game brings:
     TITLE = TASK = HINT = ""  # parts of the rules
-    _here: Callable[[], Cell]
-    _move: Callable[[str], Cell | None]  # make a move: the cell it leads to, None if it is not possible
+    position: Cell  # of the player
+    _move: Callable[[str], None]  # make a move if it is possible
+    _noisy_move: Callable[[np.random.Generator, float], str]  # one that brings the solution nearer, or a random one
     _symbol: Callable[[Cell], str]  # how a cell is drawn, "#" if nobody can enter it
     _places: Callable[[], str]  # where everything is, as Python
 
@@ -75,16 +81,24 @@ class Walk(Board):
 
     def _walk(self, answer: list) -> tuple[bool, str]:
         """Carry out a plan: whether every move was possible and within the limit, and the feedback."""
-        moves, bumps, self.way = answer[:MAX_MOVES], 0, (self._here(),)
-        for move in moves[: self.max_moves]:
-            name = SPELLINGS.get(str(move).strip().lower())
-            there = self._move(name) if name else None
-            bumps += there is None
-            self.way += (there,) if there else ()
+        moves, bumps, self.way = answer[:MAX_MOVES], 0, (self.position,)
+        for word in moves[: self.max_moves]:
+            if move := SPELLINGS.get(str(word).strip().lower()):
+                self._move(move)
+            moved = self.position != self.way[-1]
+            self.way += (self.position,) if moved else ()
+            bumps += not moved
             if self.solved:
                 break
         legal = bool(moves) and not bumps and len(moves) <= self.max_moves
         return legal, f"Your last plan had {len(moves)} moves, {bumps} of them impossible."
+
+    def _noise(self, rng: np.random.Generator, good: float) -> list:
+        twin, moves = self.copy(), []
+        for _ in range(rng.integers(1, min(self.max_moves, 8) + 1)):
+            moves.append(twin._noisy_move(rng, good))
+            twin._move(moves[-1])
+        return moves
 
     def picture(self) -> list[str]:
         return ["".join(self._symbol((r, c)) for c in range(self.cols)) for r in range(self.rows)]

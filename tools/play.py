@@ -9,6 +9,7 @@ import itertools
 import re
 import sys
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 from envs import Env, Message, Reward, mixed_reward
 from options import parse
@@ -54,11 +55,11 @@ def best_of(env: Env, agent: str, texts: Sequence[str]) -> str:
 
 
 def play(env: Env, ask: Ask | None, mine: Collection[str], candidates: int, turns: int) -> None:
-    """One game on the console, of at most `turns` turns (0: until the task ends)."""
-    turn = 0
-    while not env.done and (turn < turns or not turns):
-        turn += 1
-        say(f"\nturn {turn}\n{env.render()}".rstrip())
+    """One game on the console, of at most `turns` turns."""
+    for turn in range(turns):
+        if env.done:
+            break
+        say(f"\nturn {turn + 1}\n{env.render()}".rstrip())
         for agents in env.stages:
             prompts = {agent: env.observe(agent) for agent in agents}
             for agent in agents:
@@ -66,7 +67,7 @@ def play(env: Env, ask: Ask | None, mine: Collection[str], candidates: int, turn
                     break
                 if agent in mine or not ask:
                     for message in prompts[agent]:
-                        if turn == 1 or message["role"] != "system":  # the rules once
+                        if turn == 0 or message["role"] != "system":  # the rules once
                             shown = message["content"].replace(env.render() or "\0", "(the board above)")
                             say(f"\n[{agent}: {message['role']}]\n{shown}")
                     while (answer := read_answer()) == "?" and ask:
@@ -85,51 +86,48 @@ def play(env: Env, ask: Ask | None, mine: Collection[str], candidates: int, turn
     say("Solved." if env.solved else "The task has ended unsolved." if env.done else "The turns are over: unsolved.")
 
 
-def load(team_of: str, argv: Sequence[str], seed: int) -> tuple[Env, Ask, int]:
-    """A held-out level of a run (or of the task, for a model), its team, and T. ValueError as evaluate.py has it."""
-    from evaluate import load_team  # torch, and a floor above: only this command needs it, and only with --team
-
-    _, config, levels, team = load_team([team_of, *argv])
+def asker(team: Any) -> Ask:
+    """How a `sampling.team.Team` is asked. ValueError where a prompt is too long for its model."""
     asked = itertools.count(1)
 
     def ask(agent: str, messages: list[Message], k: int) -> list[str]:
-        request = Request(agent, team.encode(agent, messages), request_seed((seed,), 0, next(asked), 0, max(k, 1)))
+        request = Request(agent, team.encode(agent, messages), request_seed([0], 0, next(asked), 0, max(k, 1)))
         (replies,) = team.sampler(1.0 if k else 0.0)([request], max(k, 1))
         if not replies:
-            raise ValueError(f"--team {team_of}: the prompt is too long for the model")
+            raise ValueError("the prompt is too long for the model")
         return [team.decode(agent, reply.ids) for reply in replies]
 
-    return levels.held_out(seed), ask, config.max_turns
+    return ask
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Play the roles of a task by hand: read a prompt, write an answer, see what it is worth."""
-    parser = argparse.ArgumentParser(prog="python -m tools.play", description=main.__doc__)
-    parser.add_argument("task", help=f"{', '.join(TASKS)}, or file.py:Class")
-    parser.add_argument("options", nargs="*", metavar="KEY=VALUE", help="options of the task")
-    parser.add_argument("--workflow", help="mas (default), single, tool or ensemble, as far as the task has it")
+    more = "--workflow single, --max-turns 3, --eval-data FILE and all other options of train.py work here too"
+    parser = argparse.ArgumentParser(prog="python -m tools.play", description=main.__doc__, epilog=more)
+    parser.add_argument("task", help=f"{', '.join(TASKS)}, or file.py:Class; KEY=VALUE after it: its options")
     parser.add_argument("--seed", type=int, default=0, help="which level or problem")
-    parser.add_argument("--eval-data", "--data", dest="data", default="", metavar="FILE", help="problems to play")
-    parser.add_argument("--max-turns", type=int, default=0, metavar="N", help="end after N turns")
     parser.add_argument("--team", metavar="RUN", help="a run or a model that plays the roles you do not take")
     parser.add_argument("--as", dest="roles", nargs="+", default=[], metavar="ROLE", help="your roles beside --team")
     parser.add_argument("--candidates", type=int, default=0, metavar="K", help="the team takes the best of K answers")
-    parser.add_argument("--sandbox", choices=("auto", "rlimit"), default="auto", help="where programs run")
-    given = parser.parse_intermixed_args(arguments)  # KEY=VALUE may stand anywhere
-    argv = ["--task", given.task, "--sandbox", given.sandbox]
-    words = {"workflow": [given.workflow], "max-turns": [given.max_turns], "eval-data": [given.data]}
-    for name, values in {**words, "env-options": given.options}.items():
-        argv += [f"--{name}", *map(str, values)] if any(values) else []
+    given, words = parser.parse_known_args(arguments)
+    pairs = [word for word in words if re.match(r"\w+=", word)]
+    argv = ["--task", given.task, *(word for word in words if word not in pairs)]
+    argv += ["--env-options", *pairs] if pairs else []
     with errors_in_one_line("tools.play"):
-        if given.team:
-            env, ask, turns = load(given.team, argv, given.seed)
-        elif given.roles or given.candidates:
-            raise ValueError("--as and --candidates need --team: without one you play all roles")
+        ask: Ask | None = None
+        if not given.team:
+            if given.roles or given.candidates:
+                raise ValueError("--as and --candidates need --team: without one you play all roles")
+            config = parse(argv)
+            data = config.eval_data or config.data
+            options = config.task, config.workflow, config.env_options, "", data, config.max_turns
+            env = make_levels(*options, training=False).held_out_env.reset(seed=given.seed)
         else:
-            config, ask, turns = parse(argv), None, given.max_turns
-            levels = make_levels(given.task, config.workflow, config.env_options, "", given.data, turns, training=False)
-            env = levels.held_out_env.reset(seed=given.seed)
-        sandbox.set_mode(given.sandbox)
+            from evaluate import load_team  # torch, and a floor above: only --team needs it
+
+            _, config, levels, team = load_team([given.team, *argv])
+            env, ask = levels.held_out(given.seed), asker(team)
+        sandbox.set_mode(config.sandbox)
         if env.runs_programs:
             sandbox.use_bubblewrap()
         if unknown := set(given.roles) - set(env.agents):
@@ -137,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if given.roles or not ask:
             say("An answer ends with its answer line, a closing ``` or an empty line. Ctrl-D ends the game.")
             say('"?" shows what the team would answer.' if ask else "")
-        play(env, ask, given.roles, given.candidates, turns)
+        play(env, ask, given.roles, given.candidates, config.max_turns)
 
 
 if __name__ == "__main__":
