@@ -29,7 +29,6 @@ _NAME = re.compile(  # x, a_n, f'(x), f^{-1}(x), \angle ABC, |AB|, \frac{dy}{dx}
     rf"{_SYMBOL}(?: \^ \{{ (?:- 1|\( \w+ \)) \}})?(?: \( [^-()+*/^=<>]* \))?|(?:m )?\\angle(?: {_SYMBOL})+"
     rf'|\| "[A-Z]+ \||\\frac \{{ {_SYMBOL} \}} \{{ {_SYMBOL} \}}|"\w+(?: "\w+)+'
 )
-_LOW, _HIGH = r"( - \infty ,", r" \infty )"
 _WAYS = (  # of saying the same, one after the other: what stands for all of a text, and what is compared instead
     (rf"({_SYMBOL}) \\approx (.+)", r"\1 = \2"),
     (r"(.+?) \\approx .+", r"\1"),  # \sqrt2 \approx 1.41: the exact side counts
@@ -182,14 +181,12 @@ def _solved(text: str) -> tuple[str, str]:
     parts, marks = _cut(text, ",", ";", '"or', '"and', r"\land", r"\lor")
     if marks:  # x<2 or x>5 as a union, x>2 and x<5 as one interval
         names, values = zip(*map(_range, parts), strict=True)
-        name, kind = names[0], set(marks)
-        if not name or len(set(names)) > 1:
-            return "", text
-        if kind <= {'"or', r"\lor"}:
-            return name, r" \cup ".join(values)
-        above, below = sorted(values[:2], key=lambda value: value.startswith(_LOW))
-        both = len(values) == 2 and kind <= {'"and', r"\land"} and above.endswith(_HIGH) and below.startswith(_LOW)
-        return (name, above.removesuffix(_HIGH) + below.removeprefix(_LOW)) if both else ("", text)
+        union = r" \cup ".join(sorted(values, key=lambda value: value.startswith(r"( - \infty")))
+        between = re.fullmatch(r"(.+ ,) \\infty \) \\cup \( - \\infty ,( .+)", union)
+        one = names[0] != "" and len(set(names)) == 1
+        if one and marks in (['"and'], [r"\land"]) and between:
+            return names[0], between[1] + between[2]
+        return (names[0], union) if one and set(marks) <= {'"or', r"\lor"} else ("", text)
     parts, marks = _relation(text)
     if marks == [r"\in"] and _is_name(parts[0]) and _group(parts[1])[0]:
         return parts[0], parts[1]

@@ -40,12 +40,6 @@ _BARE = {"pi": r"\pi", "infinity": r"\infty", "infty": r"\infty", "oo": r"\infty
 _BARE |= {name: "\\" + name for name in FUNCTIONS.split() if name != "sec"}  # seconds
 
 
-def _repeating(match: re.Match[str]) -> str:
-    """0.1\\overline{6} as a fraction."""
-    fixed, whole = match[1] + match[2], match[1] + match[2] + match[3]
-    return rf"\frac{{{int(whole) - int(fixed)}}}{{{'9' * len(match[3]) + '0' * len(match[2])}}}"
-
-
 # Blanks are single by now, so ` ?` is enough, and no pattern scans a row of blanks twice.
 _SPELLINGS: list[tuple[str, Any]] = [  # the replacement is a text or a function
     (r"\\! ?", ""),
@@ -55,7 +49,10 @@ _SPELLINGS: list[tuple[str, Any]] = [  # the replacement is a text or a function
     (r"\\mathbb ?R(?![a-zA-Z])", r"\\reals "),
     (r"\\\{ ?\\\}", r"\\emptyset "),
     (r"(?:\\operatorname ?\{ ?abs ?\}|(?<![a-zA-Z\\])abs) ?\(([^()|]*)\)", r"|\1|"),
-    (r"([0-9]{1,30})\.([0-9]{0,30})\\(?:overline|bar|dot) ?\{([0-9]{1,30})\}", _repeating),
+    (  # 0.1\overline{6} as a fraction
+        r"([0-9]{1,30})\.([0-9]{0,30})\\(?:overline|bar|dot) ?\{([0-9]{1,30})\}",
+        lambda m: rf"\frac{{{int(m[1] + m[2] + m[3]) - int(m[1] + m[2])}}}{{{'9' * len(m[3]) + '0' * len(m[2])}}}",
+    ),
     (r"(^|[(\[{,=]) ?–", r"\1-"),  # a dash between two numbers is a range, not a difference
     (r"(^|[(\[,=]) ?\+", r"\1"),
     (r"(\\(?:[dtc]?frac|sqrt(?: ?\[[0-9]+\])?)) ?([0-9a-zA-Z]|\\pi(?![a-zA-Z]))", r"\1{\2}"),  # \frac12
