@@ -1,7 +1,7 @@
 """How many answers a second are compared: `python benchmarks/math_equal.py FOLDER`, the folder of the benchmark files.
 
 Every gold against itself in a box, against itself spelled another way, and against the next gold. Prints comparisons a
-second (one process asking up to `math_equal.WORKERS` others).
+second (one process asking up to `math_env.WORKERS` others).
 """
 
 import json

@@ -20,7 +20,7 @@ from tasks.code_grading import (
     reference_solution,
 )
 from tasks.data import fixed_order, read_json
-from tasks.fences import extract_code, fenced_blocks, shorten
+from tasks.fences import extract_code, last_block, shorten
 
 WRITTEN_TESTS = 5  # tests that a tester may write
 # Characters that a prompt shows: of each example of the problem, of the committed program, and of each written test.
@@ -169,14 +169,14 @@ class CodeEnv(Env):
 
 def read_tests(text: str, name: str | None, given: str = "") -> list[Test] | None:
     """The tests in the last fenced json block, at most WRITTEN_TESTS of them; None when they cannot be read."""
-    blocks = fenced_blocks(text, ("json",))
-    if not blocks or len(blocks[-1]) > 20_000:
+    block = last_block(text, ("json",), lambda block: True)
+    if block is None or len(block) > 20_000:
         return None
     fields, more = ("args", "expected"), {"fn_name": name, "given": given}
     if name is None:
         fields, more = ("input", "output"), {}
     try:
-        written = read_json(blocks[-1])[:WRITTEN_TESTS]
+        written = read_json(block)[:WRITTEN_TESTS]
         tests = normal_tests({field: test[field] for field in fields} | more for test in written)
         return tests if tests and all(isinstance(test.get("args", []), list) for test in written) else None
     except (ValueError, TypeError, KeyError):  # not JSON, or not this form

@@ -30,25 +30,16 @@ def visible(text: str) -> str:
 
 
 def extract_code(text: str) -> str | None:
-    """The last fenced python block that parses (tagged python, python3 or py), or None. See `fenced_blocks`.
-
-    Also None when the blocks up to there, counted from the end, have more than MAX_CODE characters.
-    """
-    unread = MAX_CODE
-    for block in reversed(fenced_blocks(text, ("python", "python3", "py"), _parses)):
-        unread -= len(block)
-        if unread < 0:
-            break
-        if _parses(block):
-            return block
-    return None
+    """The last fenced python block that parses (tagged python, python3 or py), or None. See `last_block`."""
+    return last_block(text, ("python", "python3", "py"), _parses)
 
 
-def fenced_blocks(text: str, tags: Sequence[str], whole: Callable[[str], bool] = lambda block: True) -> list[str]:
-    """Blocks fenced with one of the tags, in order, from the visible text.
+def last_block(text: str, tags: Sequence[str], whole: Callable[[str], bool]) -> str | None:
+    """The last `whole` block that is fenced with one of the tags, from the visible text, or None.
 
-    A fence inside a string of the block closes nothing: a block that is not `whole` goes on to the first fence up to
-    which it is, if there is one. No block at all when the last fence is unclosed: the answer was cut off.
+    A fence inside a string of the block closes nothing: a block that is not whole goes on to the first fence up to
+    which it is, if there is one. None when the last fence is unclosed, because the answer was cut off, and when the
+    blocks up to there, counted from the end, have more than MAX_CODE characters.
     """
     text, blocks, place, unread = visible(text), [], 0, MAX_CODE
     fences = list(_FENCE.finditer(text))
@@ -65,15 +56,19 @@ def fenced_blocks(text: str, tags: Sequence[str], whole: Callable[[str], bool] =
             block = textwrap.dedent(block) if block[:1] in (" ", "\t", "\n") else block
             unread -= len(block) if label in tags else 0
             accepted = label in tags and unread >= 0 and whole(block)
-            if accepted or found is None:
-                found = (number + 1, block)
+            found = (number + 1, block) if accepted else found or (number + 1, block)
             if accepted or unread < 0 or label not in tags:
                 break
         if found is None:
-            return []
+            return None
         place, block = found
         blocks += [block] if label in tags else []
-    return blocks
+    unread = MAX_CODE
+    for block in reversed(blocks):
+        unread -= len(block)
+        if unread < 0 or whole(block):
+            return block if unread >= 0 else None
+    return None
 
 
 def _parses(code: str) -> bool:

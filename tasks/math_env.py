@@ -16,9 +16,16 @@ others.
 from __future__ import annotations
 
 import copy
+import json
+import os
+import queue
+import subprocess
+import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from envs import Env, InfraError, Message, Reward
@@ -26,12 +33,15 @@ from tasks import data as datasets
 from tasks import sandbox
 from tasks.boards import check
 from tasks.fences import extract_code, shorten, visible
-from tasks.math_equal import MAX_LENGTH, extract_answer, math_equal, score_answers
+from tasks.math_text import clean, extract_answer
 
 __all__ = ["MathEnv", "Question", "extract_answer", "load_problems", "math_equal", "read_problem", "score_answers"]
 
 SHOWN = 300  # characters of an answer, or of what a program printed, that other prompts repeat
 WORK_SHOWN = 1_000  # characters of a response (its reasoning or program) that other prompts repeat
+MAX_LENGTH = 300  # characters of an answer that are read as mathematics; a longer text equals only itself
+LIMIT = 2  # seconds of a worker's CPU, after which an answer is not equal
+WORKERS = max(2, min(8, os.cpu_count() or 1))
 
 
 @dataclass(frozen=True)
@@ -240,3 +250,65 @@ def _printed_answer(printed: str) -> str | None:
     answer = (extract_answer(printed) or line).strip()
     readable = len(answer) <= MAX_LENGTH and answer != "None" and any(map(str.isalnum, answer))
     return answer if readable else None
+
+
+# The rules of equality are in `math_rules.py`. They run in worker processes: sympy can work for hours on a hostile
+# text, and a time limit by signal works in the main thread only.
+_ROOT = str(Path(__file__).resolve().parent.parent)
+_PROGRAM = f"import sys; sys.path.insert(0, {_ROOT!r}); from tasks.math_rules import serve; serve({LIMIT})"
+_idle: queue.LifoQueue[Any] = queue.LifoQueue()  # workers; last in, first out: warm ones first
+for _ in range(WORKERS):
+    _idle.put(None)  # one that is still to be started
+
+
+@lru_cache(maxsize=4096)
+def _ask(*question: object) -> bool:
+    """The verdict of a worker, to which a question is a line of JSON. No, if it does not survive the question."""
+    worker, reply = _idle.get(), b""
+    try:
+        if worker is None or worker.poll() is not None:
+            # A session of its own: an interrupt from the keyboard is ours to handle.
+            pipe, command = subprocess.PIPE, [sys.executable, "-c", _PROGRAM]
+            worker = subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True)
+        worker.stdin.write(json.dumps(question).encode() + b"\n")
+        worker.stdin.flush()
+        reply = worker.stdout.readline()
+    except OSError as error:
+        raise InfraError(f"no worker for mathematics: {error}") from None
+    finally:
+        if worker is not None and not reply:  # also interrupted: a late reply must not answer another question
+            worker.kill()
+            worker.wait()
+        _idle.put(worker if reply else None)
+    if not reply and worker.returncode > 0:  # not ended by a signal, as by its own alarm
+        raise InfraError("a worker for mathematics ended with an error (is sympy installed?); see its error above")
+    return reply == b"true\n"
+
+
+def math_equal(*, gold: str, answer: str, tolerance: float = 0.0) -> bool:
+    """Does the answer equal the gold? Both bare (`\\frac12`) or in a box. Keywords only: it is not symmetric.
+
+    `tolerance`: how far a number may be from the gold's. Works in any thread. No text raises, or takes more than LIMIT
+    seconds of a worker; what cannot be read or decided in time is not equal. InfraError when no worker can be started:
+    that is no verdict on the answer.
+    """
+    gold, answer = ((extract_answer(text) or text).strip() for text in (gold, answer))
+    if max(len(gold), len(answer)) > MAX_LENGTH:
+        return gold.split() == answer.split()
+    gold, answer = clean(gold), clean(answer)
+    if gold == answer or not gold or not answer:
+        return gold == answer != ""
+    if gold.isdigit() and answer.isdigit():  # most answers: nothing to ask
+        return int(gold) == int(answer)
+    return _ask(gold, answer, tolerance)
+
+
+def score_answers(texts: Sequence[str], golds: Sequence[str]) -> list[float]:
+    """1.0 where the response commits to an answer equal to its gold, else 0.0. Parallel; raises as `math_equal`."""
+
+    def score(pair: tuple[str, str]) -> float:
+        answer = extract_answer(pair[0])
+        return float(answer is not None and math_equal(gold=pair[1], answer=answer))
+
+    with ThreadPoolExecutor(WORKERS) as threads:
+        return list(threads.map(score, zip(texts, golds, strict=True)))

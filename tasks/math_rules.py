@@ -1,4 +1,4 @@
-r"""Equality of mathematical answers by structure, with formulas at the leaves. Only workers run this (`math_equal.py`).
+r"""Equality of mathematical answers by structure, with formulas at the leaves. Only workers run this (`math_env.py`).
 
 `tests/samples/math_pairs.txt` is the long list of what follows from these rules:
 - Exact values are exactly equal. A decimal may stand for a gold without a finite decimal (1/3, pi), rounded to 6 digits

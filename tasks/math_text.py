@@ -1,4 +1,4 @@
-r"""One spelling for a mathematical answer: `clean` undoes what LaTeX, keyboards and people spell in many ways.
+r"""Mathematical answers as text: `extract_answer` finds one in a response, and `clean` gives it one spelling.
 
     clean(r"\left( \dfrac12, 3\text{ cm} \right)")  ->  r'( \frac { 1 } { 2 } , 3 "cm )'
 
@@ -11,6 +11,50 @@ import re
 import unicodedata
 from functools import lru_cache, partial
 from typing import Any
+
+from tasks.fences import visible
+
+MAX_READ = 100_000  # characters at the end of a response in which an answer is sought
+
+_MARKS = re.compile(  # braces take the blanks behind them, so that a box of blanks alone is seen to be empty
+    r"(?P<box>\\{1,2}(?:boxed|fbox)\s*)?(?P<brace>\{)\s*"
+    r"|\\(?:boxed|fbox)(?![a-zA-Z])\s*(?P<bare>[^\s{$][^\s$]*)"
+    r"|\}\s*(?P<comment>%)?"
+    r"|(?:^|(?<=[$.,;:!?]))[ \t]*(?P<remark>%)"  # not the percent sign of "5% of" or "5 % of"
+    r"|\\.",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+def extract_answer(text: str) -> str | None:
+    r"""The answer a response commits to: the last non-empty \boxed{} or \fbox{} (also `\boxed 6`); None without one.
+
+    Thoughts are ignored (`fences.visible`), and so is a box in a TeX comment. Without a box, a last line `#### 42`
+    counts too (the GSM8K notation). Numbers in prose never do.
+    """
+    text = visible(text).strip()[-MAX_READ:]
+    place, outside = (0, 0), (-1, -1)  # of the answer, and of the box around nothing but it; texts would cost copies
+    opened: list[tuple[int, int]] = []  # for every brace still open: where its box starts (or -1), and its content
+    at = 0
+    while mark := _MARKS.search(text, at):
+        at = mark.end()
+        if mark["bare"]:
+            place = mark.start("bare"), mark.start("bare") + len(mark["bare"].rstrip(".,;:)"))
+        elif mark["brace"]:
+            opened.append((mark.start() if mark["box"] else -1, at))
+        elif mark[0][0] == "}" and opened:
+            box, start = opened.pop()
+            if box >= 0 and start < mark.start():
+                place = place if outside == (start, mark.start()) else (start, mark.start())
+                outside = box, mark.end()
+        if (mark["comment"] or mark["remark"]) and not opened:
+            at = text.find("\n", at) % (len(text) + 1)
+    answer = text[slice(*place)].strip()
+    last_line = text[text.rfind("\n") + 1 :]
+    if not answer and last_line.startswith("####"):
+        answer = last_line.lstrip("#").strip()
+    return answer or None
+
 
 _LATEX = (  # a character and its LaTeX
     r"−- ×\times ·\cdot ⋅\cdot ÷/ ∕/ ∞\infty ≤\le ≥\ge ⩽\le ⩾\ge ≦\le ≧\ge ≠\ne °^\circ º^\circ ±\pm ∓\mp "

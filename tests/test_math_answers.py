@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envs import InfraError
-from tasks import math_equal as workers
+from tasks import math_env as workers
 from tasks.math_env import extract_answer, load_problems, math_equal, score_answers
 from tasks.math_text import clean
 
@@ -148,10 +148,10 @@ def test_a_worker_that_does_not_start_is_an_error_and_no_verdict(monkeypatch):
 def test_workers_end_with_an_interpreter_that_is_killed():
     program = """
 import os, signal, threading
-from tasks import math_equal
-assert math_equal.math_equal(gold="x^2-1", answer="(x-1)(x+1)")
-print(*[worker.pid for worker in math_equal._idle.queue if worker], flush=True)
-threading.Thread(target=lambda: math_equal.math_equal(gold="7x", answer="(x+y+z+1)^{999}"), daemon=True).start()
+from tasks import math_env
+assert math_env.math_equal(gold="x^2-1", answer="(x-1)(x+1)")
+print(*[worker.pid for worker in math_env._idle.queue if worker], flush=True)
+threading.Thread(target=lambda: math_env.math_equal(gold="7x", answer="(x+y+z+1)^{999}"), daemon=True).start()
 os.kill(os.getpid(), signal.SIGKILL)
 """
     run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
