@@ -6,11 +6,12 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 import evaluate
 from envs import Env, InfraError, Reward
@@ -116,11 +117,16 @@ class ScriptedEngine:
         return "".join(map(chr, ids)).rstrip("\0")
 
 
-ARCHITECTURES = {
-    "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 6}),  # head size differs from width / heads, as in Qwen3-0.6B
-    "qwen2": (Qwen2Config, Qwen2ForCausalLM, {}),  # has biases in q, k and v
-    "llama": (LlamaConfig, LlamaForCausalLM, {}),
-}
+def random_model(kind: str = "qwen3", seed: int = 0, **options: Any) -> Any:
+    """A small random model of any architecture of transformers."""
+    sizes = {
+        "vocab_size": 31, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "max_position_embeddings": 128, "bos_token_id": None, "eos_token_id": 2,
+        "pad_token_id": 2,
+    }  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **{**sizes, **options}))
 
 
 def small_model(
@@ -128,15 +134,11 @@ def small_model(
     vocabulary: int = 31,
 ):  # fmt: skip
     """A model of a few thousand weights; large weights, so that every token matters."""
-    config_class, model_class, extra = ARCHITECTURES[architecture]
-    config = config_class(
-        vocab_size=vocabulary, hidden_size=16, intermediate_size=24, num_hidden_layers=layers,
-        num_attention_heads=heads, num_key_value_heads=kv_heads, tie_word_embeddings=tie,
-        max_position_embeddings=128, initializer_range=0.3, bos_token_id=None, eos_token_id=2, pad_token_id=2, **extra,
+    return random_model(
+        architecture, seed, vocab_size=vocabulary, num_hidden_layers=layers, num_attention_heads=heads,
+        num_key_value_heads=kv_heads, tie_word_embeddings=tie, initializer_range=0.3,
+        **{"head_dim": 6} if architecture == "qwen3" else {},  # differs from width / heads, as in Qwen3-0.6B
     )  # fmt: skip
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return model_class(config)
 
 
 def small_policy(name: str = "p", lr: float = 1e-3, seed: int = 0, **layout) -> Policy:

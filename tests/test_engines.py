@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from helpers import ARCHITECTURES, make_sample, reference_logprobs, small_policy
+from helpers import make_sample, random_model, reference_logprobs, small_policy
 from torch import tensor
 
 from model import tiny
@@ -39,15 +39,10 @@ REQUESTS = [Request("a", list(range(3, 3 + length)), seed=2**61 + 1000 * length)
 
 def build_model(seed=0, architecture="qwen3", tie=True):
     """Large weights, so that every token matters; the head size is one that vLLM's CPU kernels know."""
-    config_class, model_class, extra = ARCHITECTURES[architecture]
-    config = config_class(
-        vocab_size=VOCABULARY, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=1, max_position_embeddings=CONTEXT, initializer_range=0.3, tie_word_embeddings=tie,
-        bos_token_id=None, eos_token_id=2, pad_token_id=2, **({"head_dim": 64} if extra else {}),
-    )  # fmt: skip
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return model_class(config).requires_grad_(False)
+    sizes = {"vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 2}
+    sizes |= {"num_key_value_heads": 1, "max_position_embeddings": CONTEXT, "tie_word_embeddings": tie}
+    head = {"head_dim": 64} if architecture == "qwen3" else {}
+    return random_model(architecture, seed, initializer_range=0.3, **sizes, **head).requires_grad_(False)
 
 
 def random_states():

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from helpers import random_model
 
 from model import tiny
 from model.chat import stop_ids
@@ -21,15 +21,8 @@ def no_hub(monkeypatch):
 def save(folder, kind="qwen3", **options):
     """A small random model of any architecture of transformers, with its tokenizer."""
     tokenizer = tiny.build_tokenizer()
-    sizes = {
-        "vocab_size": len(tokenizer), "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128, "pad_token_id": 0,
-        "bos_token_id": None, "eos_token_id": tokenizer.eos_token_id,
-    }  # fmt: skip
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **{**sizes, **options}))
-    model.save_pretrained(folder)
+    fitting = {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id, "pad_token_id": 0}
+    random_model(kind, **{**fitting, **options}).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from helpers import ARCHITECTURES, gradients_agree, make_sample, reference_logprobs, small_model
+from helpers import gradients_agree, make_sample, random_model, reference_logprobs, small_model
 from torch import tensor
 
 from model import attention, fused
@@ -279,13 +279,9 @@ def cuda():
 
 def gpu_model():
     """head size 64 and 4 query heads for 2 key heads, bfloat16 on the GPU; the same weights in float32."""
-    config = ARCHITECTURES["qwen3"][0](
-        vocab_size=4096, hidden_size=256, intermediate_size=512, num_hidden_layers=4, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=64, tie_word_embeddings=True,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    model = ARCHITECTURES["qwen3"][1](config).to(torch.bfloat16)
-    exact = ARCHITECTURES["qwen3"][1](config)
+    sizes = {"vocab_size": 4096, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "head_dim": 64}
+    model = random_model(tie_word_embeddings=True, **sizes).to(torch.bfloat16)
+    exact = random_model(tie_word_embeddings=True, **sizes)
     exact.load_state_dict(model.state_dict())
     return model.cuda(), exact.cuda()
 

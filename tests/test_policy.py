@@ -1,6 +1,5 @@
 """The from-scratch policy, loading, and checkpoints that survive a kill at any moment."""
 
-import json
 import os
 import random
 import shutil
@@ -19,8 +18,8 @@ from model import tiny
 from model.chat import decode, encode
 from model.loading import load_model
 from model.policy import Policy, make_optimizer, make_policy
-from records.checkpoint import cut_log, load_optimizers, save_checkpoint
-from records.run_folder import append_row, latest_checkpoint, step_of
+from records.checkpoint import load_optimizers, save_checkpoint
+from records.run_folder import latest_checkpoint, step_of
 from tasks.plan_path import PlanPath
 from update import update
 
@@ -212,15 +211,3 @@ def test_kill_9_at_random_moments_of_saving_loses_nothing(tmp_path):
         finally:
             victim.kill()
     assert check(run, step) > 10  # it did save in between
-
-
-def test_rows_after_the_checkpoint_and_half_a_row_are_dropped(tmp_path):
-    log = tmp_path / "metrics.jsonl"
-    for step in range(4):
-        append_row(log, {"step": step, "x": step / 10})
-    with open(log, "a") as file:
-        file.write('{"step": 0, "x"')
-    cut_log(log, 3)
-    assert [json.loads(line)["step"] for line in log.read_text().splitlines()] == [0, 1, 2]
-    cut_log(tmp_path / "missing.jsonl", 3)
-    assert not (tmp_path / "missing.jsonl").exists()

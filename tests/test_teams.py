@@ -7,9 +7,9 @@ import zlib
 
 import pytest
 import torch
-from helpers import lines, refuses
+from helpers import lines, random_model, refuses
 from ranks import run_ranks
-from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoModelForCausalLM
 
 import evaluate
 import prepare
@@ -31,13 +31,9 @@ def save_model(folder):
     tokenizer = tiny.build_tokenizer()
     tokenizer.add_tokens(["<|again|>"], special_tokens=True)
     tokenizer.chat_template = "<|again|>" + tokenizer.chat_template
-    config = Qwen3Config(
-        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2,
-        num_key_value_heads=2, head_dim=16, max_position_embeddings=512, tie_word_embeddings=True, bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
-    )  # fmt: skip
-    torch.manual_seed(1)
-    Qwen3ForCausalLM(config).save_pretrained(folder)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "head_dim": 16, "max_position_embeddings": 512}
+    sizes |= {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id}
+    random_model(tie_word_embeddings=True, **sizes).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import random_model
 from ranks import enter, free_port, run_ranks
-from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoModelForCausalLM
 
 import train
 from distributed import world
@@ -168,14 +169,10 @@ def test_a_death_ends_the_others_whatever_they_do(monkeypatch, grace, work, code
 def save_model(folder):
     """A warm-started Qwen3 whose heads are large enough for vLLM's CPU kernels; returns the options of its board."""
     tokenizer, board = tiny.build_tokenizer(), parse_pairs("plan_path", SMALL_BOARDS["plan_path"])
-    end, sizes = tokenizer.eos_token_id, {"hidden_size": 64, "intermediate_size": 128, "head_dim": 32}
-    config = Qwen3Config(
-        vocab_size=len(tokenizer), num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2, **sizes,
-        max_position_embeddings=512, initializer_range=0.1, tie_word_embeddings=True, bos_token_id=None,
-        eos_token_id=end, pad_token_id=end,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    policy = make_policy("p", Qwen3ForCausalLM(config), tokenizer, lr=1e-3)
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2, "head_dim": 32}
+    sizes |= {"max_position_embeddings": 512, "vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id}
+    model = random_model(initializer_range=0.1, tie_word_embeddings=True, **sizes)
+    policy = make_policy("p", model, tokenizer, lr=1e-3)
     level = lambda seed: make_env("plan_path", "mas", **board).reset(seed=seed)  # noqa: E731
     tiny.warm_start(policy, level, steps=60, turns=2, seed=0)
     policy.save(folder)
