@@ -6,7 +6,6 @@ holds it as `config.json`. Each error names its option and is one line.
 
 from __future__ import annotations
 
-import difflib
 import io
 import re
 import sys
@@ -14,11 +13,11 @@ import time
 from collections.abc import Container, Sequence
 from contextlib import redirect_stderr
 from dataclasses import asdict, dataclass, fields, replace
-from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import tyro
+from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
 from records.run_folder import read_object
 from tasks.registry import TASKS, located
@@ -113,7 +112,7 @@ class Config(UpdateConfig):
         alone, small = set(models.values()) == {"tiny"}, "tiny" in models.values()
         given = [pair.partition("=")[0] for pair in self.env_options]
         boards = [pair for pair in SMALL_BOARDS.get(self.task, ()) if small and pair.partition("=")[0] not in given]
-        name = re.sub(r"[^A-Za-z0-9_]+", "-", Path(self.task).name)
+        name = Path(self.task).name.replace(":", "-")
         by_model: dict[str, Any] = {
             # of an adapter few numbers move, and B starts at 0: ten times the rate of full weights
             "lr": (8e-4 if alone else 1e-6) * (10.0 if self.adapter == "lora" else 1.0),
@@ -131,11 +130,8 @@ class Config(UpdateConfig):
             **{name: value for name, value in by_model.items() if getattr(self, name) is BY_MODEL},
         )
 
-    def check(self, methods: Container[tuple[str, str, str]] | None = None) -> None:
-        """ValueError naming an option that is out of range or does not fit another one.
-
-        `methods` are the combinations of --sampling, --grouping and --reward that make sense.
-        """
+    def check(self) -> None:
+        """ValueError naming an option that is out of range."""
         for field in fields(self):
             value, most = getattr(self, field.name), MOST.get(field.name, 2**24)
             least = LEAST.get(field.name, 1 if type(value) is int else 1e-30)
@@ -143,14 +139,6 @@ class Config(UpdateConfig):
                 raise ValueError(f"{option(field.name)} {str(value)[:40]}: {least:.10g} to {most:.10g}")
         if self.steps * self.envs_per_step > 2**24:
             raise ValueError(f"--steps {self.steps} --envs-per-step {self.envs_per_step}: a seed has 2**24 levels")
-        if self.task not in TASKS and ":" not in self.task:
-            there = f"no such task{nearest(self.task, list(TASKS))}; there are {', '.join(TASKS)}"
-            raise ValueError(f"--task {self.task}: {there}, or your own as file.py:Class")
-        if methods is not None and (self.sampling, self.grouping, self.reward) not in methods:
-            raise ValueError(
-                f"--sampling {self.sampling} --grouping {self.grouping} --reward {self.reward}: use tree with "
-                "agent_turn or chains with trajectory (ablations: tree with agent, turn, outcome; parallel with prompt)"
-            )
 
 
 C = TypeVar("C", bound=Config)
@@ -170,10 +158,11 @@ UNTIED = ("steps", "device", "ranks", "sandbox", "track", "save_every", "keep", 
 # -------------------------------------------------------------------------------------------------------------- reading
 
 
-def parse(argv: Sequence[str] | None = None, methods: Container[tuple[str, str, str]] | None = None) -> Config:
+def parse(argv: Sequence[str] | None = None, methods: Container[tuple[str, str, str]] = ()) -> Config:
     """The options of a training. Defaults < --like RUN < command line; with --resume those of the run itself.
 
-    ValueError on options that do not exist, do not fit together or, with --resume, are not those of the run.
+    `methods` are the combinations of --sampling, --grouping and --reward that make sense. ValueError on options that do
+    not exist, do not fit together or, with --resume, are not those of the run.
     """
     words = sys.argv[1:] if argv is None else list(argv)
     config = read(Config, words, Config())
@@ -183,7 +172,12 @@ def parse(argv: Sequence[str] | None = None, methods: Container[tuple[str, str, 
         config = unchanged(load(Path(config.output_dir)), words, UNTIED)
     else:
         config = read(Config, words, load(Path(config.like)) if config.like else Config()).resolved()
-    config.check(methods)
+    config.check()
+    if methods and (config.sampling, config.grouping, config.reward) not in methods:
+        raise ValueError(
+            f"--sampling {config.sampling} --grouping {config.grouping} --reward {config.reward}: use tree with "
+            "agent_turn or chains with trajectory (ablations: tree with agent, turn, outcome; parallel with prompt)"
+        )
     return config
 
 
@@ -195,22 +189,15 @@ def read(cls: type[C], words: Sequence[str], usual: C) -> C:
     own, box = usual.task not in TASKS, io.StringIO()
     try:
         with redirect_stderr(box):
-            config, unknown = tyro.cli(
+            config = tyro.cli(
                 cls, prog=Path(sys.argv[0]).name, args=words, default=replace(usual, task="") if own else usual,
-                return_unknown_args=True, config=(tyro.conf.SuppressFixed,),
+                config=(tyro.conf.SuppressFixed,),
             )  # fmt: skip
     except SystemExit as refused:
         if not refused.code:  # --help
             raise
         _, error, *_ = re.split(r"[─-]{9,}", box.getvalue())  # a title, a line, what is wrong, a line, more
         raise ValueError(" ".join(re.sub("[│╮]", " ", error).split())) from None
-    if unknown:
-        hint = nearest(unknown[0].split("=")[0], [option(field.name) for field in fields(cls)])
-        raise ValueError(f"{unknown[0]}: no such option{hint}")
-    several = [option(field.name) for field in fields(cls) if isinstance(field.default, tuple)]
-    for word, following in pairwise([*words, "--"]):
-        if word in several and following.startswith("--"):
-            raise ValueError(f"{word}: no value")
     if own and not config.task:
         raise ValueError(f"the run has a task of its own, whose code only runs if you name it: add --task {usual.task}")
     return config
@@ -236,20 +223,13 @@ def load(run: Path) -> Config:
     given: Any = {name: tuple(value) if type(value) is list else value for name, value in read_object(path).items()}
     try:
         saved = Config(**given)
+        for name, kind in get_type_hints(Config).items():
+            check_type(getattr(saved, name), kind, collection_check_strategy=CollectionCheckStrategy.ALL_ITEMS)
     except TypeError:
         raise ValueError(f"{path}: another version wrote it; commit 2d69621 is the last that reads old runs") from None
-    usual, kinds = asdict(Config(ranks=(1,)).resolved()), get_type_hints(Config)
-    for name, value in given.items():
-        chosen = get_origin(kinds[name]) is not Literal or value in get_args(kinds[name])
-        if not _same_kind(value, usual[name]) or not chosen:
-            raise ValueError(f"{path}: {name} cannot be {value!r:.40}")
+    except TypeCheckError as error:
+        raise ValueError(f"{path}: {name}: {error}") from None
     return replace(saved, output_dir="", resume=False, like="")
-
-
-def _same_kind(value: Any, usual: Any) -> bool:
-    if isinstance(usual, tuple):
-        return isinstance(value, tuple) and all(type(item) is type([*usual, ""][0]) for item in value)
-    return type(value) is type(usual)
 
 
 def option(name: str) -> str:
@@ -259,12 +239,6 @@ def option(name: str) -> str:
 def _absolute(name: str) -> str:
     """A file under a name that holds in every folder; anything else as it is."""
     return str(Path(name).resolve()) if name and Path(name).exists() else name
-
-
-def nearest(word: str, known: Sequence[str]) -> str:
-    """The hint at the end of an error about a word that does not exist."""
-    found = difflib.get_close_matches(word, known, 1)
-    return f" (did you mean {found[0]}?)" if found else ""
 
 
 # ------------------------------------------------------------------------------------------------- policies and models

@@ -26,6 +26,7 @@ columns and differences mean: docs/runs.md, "How to read the tables". Rewards: s
 """
 SESSION = "- `{command}`: {date}, {minutes:.1f} minutes, {finished} trainings finished, {jobs} at a time; {machine}"
 Record = dict[str, Any]  # a row of the results, or one of its runs
+Seeds = dict[int, float]  # a number for each seed
 
 
 def run_folder(folder: Path, options: str, seed: int) -> Path:
@@ -87,8 +88,8 @@ def reached(rows: Sequence[Record], kind: str) -> int:
     return min((points[-1] for points in axes if points), default=0)
 
 
-def success(row: Record, kind: str, point: int) -> dict[int, float]:
-    """By seed, on the straight line between two evaluations."""
+def success(row: Record, kind: str, point: int) -> Seeds:
+    """On the straight line between two evaluations."""
     curves = {run["seed"]: (axis(run, kind), [value for _, value, _ in run["curve"]]) for run in row["runs"]}
     return {seed: float(np.interp(point, points, values)) for seed, (points, values) in curves.items() if points}
 
@@ -122,7 +123,8 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 def table(results: Record) -> str:
     """The results as Markdown."""
-    lines, equal = ["# Methods and ablations, measured", ""], {}  # label -> success at the budget of its section
+    lines = ["# Methods and ablations, measured", ""]
+    equal: dict[str, Seeds] = {}  # label -> success at the budget of its section
     for section in dict.fromkeys(row["section"] for row in results["rows"]):
         rows = [row for row in results["rows"] if row["section"] == section]
         budget = reached(rows, "candidates")
@@ -142,13 +144,13 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [first, "|---" * len(head) + "|", *others, ""]
 
 
-def with_se(values: Mapping[int, float]) -> str:
-    """Mean and standard error of numbers by seed."""
+def with_se(values: Seeds) -> str:
+    """Mean and standard error."""
     found = list(values.values())
     return f"{fmean(found):.3f}" + (f" ± {standard_error(found):.3f}" if len(found) > 1 else "") if found else ""
 
 
-def cells(row: Record, equal: Mapping[int, float], steps: int) -> list[str]:
+def cells(row: Record, equal: Seeds, steps: int) -> list[str]:
     """One row; what is missing or was stopped early says so."""
     last, steps = reached([row], "steps"), row.get("steps", steps)
     values = success(row, "steps", last)
@@ -164,7 +166,7 @@ def cells(row: Record, equal: Mapping[int, float], steps: int) -> list[str]:
     ]
 
 
-def differences(results: Record, equal: Mapping[str, Mapping[int, float]]) -> list[list[str]]:
+def differences(results: Record, equal: Mapping[str, Seeds]) -> list[list[str]]:
     """The claims. Equal candidates are those of a shorter schedule of the second row, else read off its curve."""
     rows, found = {row["label"]: row for row in results["rows"] if row["runs"]}, []
     for claim, labels in results["claims"].items():
