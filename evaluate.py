@@ -23,7 +23,7 @@ import tyro
 
 from distributed.world import start
 from options import UNTIED, Config, Text, Words, by_policy, load, read, unchanged
-from prepare import held_out, hub_commits, input_files, levels_of, load_models, make_team, scoring_pool
+from prepare import held_out, inputs_of, levels_of, load_models, make_team, scoring_pool
 from records.log import say
 from records.run_folder import check_pins, is_checkpoint, locate
 from sampling.team import Team
@@ -80,8 +80,7 @@ def load_team(argv: Sequence[str]) -> tuple[str, Options, Levels, Team]:
     world = start(config.device)
     team = make_team(config, levels.held_out_env.agents, world, load_models(config, levels, world, checkpoint))
     if checkpoint:
-        files, commits = input_files(replace(config, data=""), team.policies), hub_commits(team.policies)
-        check_pins(checkpoint.parents[1], files, commits)
+        check_pins(checkpoint.parents[1], inputs_of(replace(config, data=""), team.policies))
     return checkpoint.name if checkpoint else " ".join(config.model), config, levels, team
 
 

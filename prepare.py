@@ -111,10 +111,9 @@ def prepare(config: Config, world: World, folder: Path, stop: Stop) -> Run:
         for policy in team.policies.values():
             policy.threads = None  # the first update looks how many it takes; a resumed run has it in its checkpoint
     save_bases(team.policies, folder)
-    inputs = {file for part in world.gather(input_files(config, team.policies)) for file in part}
-    commits = world.merge(hub_commits(team.policies))
+    inputs = world.merge(inputs_of(config, team.policies))
     if world.main:
-        (run_folder.check_pins if config.resume else run_folder.pin)(folder, inputs, commits)
+        (run_folder.check_pins if config.resume else run_folder.pin)(folder, inputs)
     log = Log(folder, world, config, levels, list(team.ranks_of), team.decode, track)
     log.say(f"{team.describe()}; agents act in the order {', '.join(agents)}")
     run = Run(config, team, levels, pool, log, stop, done)
@@ -149,21 +148,16 @@ def scoring_pool(config: Config, levels: Levels) -> Executor | None:
     return ThreadPoolExecutor(threads) if levels.training_env.slow_scoring else None
 
 
-def input_files(config: Config, policies: Mapping[str, Policy]) -> list[Path]:
-    """The files that a run is made from: its problems, the file of a task of one's own, the weights below adapters."""
-    files = [Path(name) for name in (config.data, config.eval_data)]
+def inputs_of(config: Config, policies: Mapping[str, Policy]) -> dict[str, str]:
+    """What a run is made from: files of its problems, its own task and weights below adapters, hub ids with commits."""
+    files, commits = [config.data, config.eval_data], {}
     if config.task not in TASKS:
-        files.append(Path(inspect.getfile(task_class(config.task))))
-    for policy in policies.values():
-        files += Path(str(policy.model.name_or_path)).glob("*.safetensors") if policy.adapted else []
-    return [file for file in files if file.is_file()]
-
-
-def hub_commits(policies: Mapping[str, Policy]) -> dict[str, str]:
-    """Hub id -> commit, of models below adapters: their names say nothing of what the hub has under them today."""
-    names = {str(policy.model.name_or_path) for policy in policies.values() if policy.adapted}
-    hub = [name for name in names if not Path(name).is_dir()]
-    return {name: Path(str(cached_file(name, "config.json", local_files_only=True))).parent.name for name in hub}
+        files.append(inspect.getfile(task_class(config.task)))
+    for base in {str(policy.model.name_or_path) for policy in policies.values() if policy.adapted}:
+        files += map(str, Path(base).glob("*.safetensors"))
+        if not Path(base).is_dir():  # its name says nothing of what the hub has under it today
+            commits[base] = Path(str(cached_file(base, "config.json", local_files_only=True))).parent.name
+    return {file: "" for file in files if Path(file).is_file()} | commits
 
 
 def held_out(
@@ -232,22 +226,20 @@ NAMES = {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers
 
 def make_engines(config: Config, policies: dict[str, Policy]) -> dict[str, Engine]:
     """One engine for all policies of the same architecture: it loads a policy's weights before that policy's turn."""
-    kinds: dict[str, str] = {}
+    kinds, engines = dict[str, str](), dict[str, Engine]()
     for name, policy in policies.items():
+        policy.exact_engine = config.engine == "transformers" and policy.device.type == "cpu"
         architecture = policy.model.config.to_dict()
         parts = [(key, architecture[key]) for key in sorted({*architecture} - NAMES)]
         kinds[name] = str(parts + sorted(policy.stop_ids))
-    engines: dict[str, Engine] = {}
-    for name, policy in policies.items():
-        policy.exact_engine = config.engine == "transformers" and policy.device.type == "cpu"
-        if kinds[name] in engines:
-            continue
-        if config.engine == "vllm":  # a large engine leaves the GPU to the update, which two cannot take turns in
+    for name, kind in kinds.items():
+        policy, limit = policies[name], config.max_response_tokens
+        if kind not in engines and config.engine == "transformers":
+            engines[kind] = TransformersEngine(policy, limit)
+        elif kind not in engines:  # a large one leaves the GPU to the update, which two cannot take turns in
             large = sum(shape.numel() for shape in policy.shapes.values()) >= SLEEPS and len({*kinds.values()}) == 1
-            sleep, limit = large and alone_on_the_gpu(), config.max_response_tokens
-            engines[kinds[name]] = VllmEngine(policy, limit, memory=config.engine_memory, sleep=sleep)
-        else:
-            engines[kinds[name]] = TransformersEngine(policy, config.max_response_tokens)
+            sleep = large and alone_on_the_gpu()
+            engines[kind] = VllmEngine(policy, limit, memory=config.engine_memory, sleep=sleep)
     return {name: engines[kind] for name, kind in kinds.items()}
 
 
@@ -274,7 +266,8 @@ def load_models(config: Config, levels: Levels, world: World, checkpoint: Path |
     for name, source in folders.items():
         if found := run_folder.locate(source):  # a policy of a run
             part = run_folder.policy_folder(found, name)
-            run_folder.check_pins(part.parents[2], (part.parents[2] / "bases").rglob("*.safetensors"), {})
+            bases = (part.parents[2] / "bases").rglob("*.safetensors")
+            run_folder.check_pins(part.parents[2], {str(base): "" for base in bases})
             folders[name] = str(part)
         elif imitates in (source, "all"):
             loaded[source] = loaded.get(source) or warm_started(source, config, levels, world)
@@ -306,7 +299,6 @@ def warm_started(source: str, config: Config, levels: Levels, world: World) -> L
     say(world, f"warm start: {config.warm_start} steps of imitating noisy moves")
     device = "cpu" if source == "tiny" else world.device
     if world.main:
-        torch.set_float32_matmul_precision("high")  # noise is imitated: TF32 will do, and is several times as fast
         tiny.warm_start(
             make_policy("warm start", model, tokenizer, config.lr, device),
             levels.warm,
@@ -315,7 +307,6 @@ def warm_started(source: str, config: Config, levels: Levels, world: World) -> L
             seed=config.seed,
             lr=3e-3 if source == "tiny" else 2e-5,
         )
-        torch.set_float32_matmul_precision("highest")
         model.to("cpu")  # type: ignore[arg-type]
     world.agree(model.parameters())
     return model, tokenizer

@@ -61,10 +61,10 @@ def save_checkpoint(
             policy.save(temporary / name)
             save_optimizer(policy, temporary / name / OPTIMIZER)
         world.barrier()
-        for path in world.mine(sorted([*temporary.rglob("*"), *(run / name for name in STEPS + EVALUATIONS)])):
-            if path.is_file():
-                to_disk(path)  # before the rename makes it visible
-        world.barrier()
+        for path in [*temporary.rglob("*"), *(run / name for name in STEPS + EVALUATIONS)] if world.main else ():
+            if path.is_file():  # on the disk before the rename makes it visible
+                with open(path, "rb") as file:
+                    os.fsync(file.fileno())
     except Exception as error:
         shutil.rmtree(temporary, ignore_errors=True)
         if isinstance(error, OSError) or "os error" in str(error):  # as safetensors and tokenizers say it
@@ -74,21 +74,11 @@ def save_checkpoint(
         shutil.rmtree(final, ignore_errors=True)  # a resumed run may write the same step again
         os.replace(temporary, final)
         write_text(folder / "latest", final.name)
-        to_disk(folder)
         older = [path for path in checkpoints(run) if step_of(path) <= step]
         for path in {*checkpoints(run)} - {*older[-keep:]}:  # also newer ones, where a run went on from an older one
             shutil.rmtree(path)
     world.barrier()
     return final
-
-
-def to_disk(path: Path) -> None:
-    """Return when a file, or the names in a folder, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def save_optimizer(policy: Policy, path: Path) -> None:

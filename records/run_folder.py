@@ -8,13 +8,11 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
-
-from records.console import say
 
 if TYPE_CHECKING:
     from distributed.world import World
@@ -61,36 +59,31 @@ def lock(file: IO[str], folder: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise ValueError(f"--output-dir {folder}: a training is running there; name another folder") from None
-    except OSError as error:  # some network file systems have no locks
-        say(f"note: {folder} cannot be locked ({error}); start nothing else there")
 
 
 # --------------------------------------------------------------------------------------------------------------- inputs
 
 
-def pin(run: Path, files: Iterable[Path], commits: dict[str, str]) -> None:
-    """Note the hashes of the files that a run is made from, and the commits of models of the hub."""
-    write_text(run / "inputs.json", json.dumps(_hashes(run, files) | commits, indent=1))
+def pin(run: Path, inputs: Mapping[str, str]) -> None:
+    """Note what a run is made from: {file: "", whose hash is taken, or model of the hub: its commit}."""
+    write_text(run / "inputs.json", json.dumps(_pinned(run, inputs), indent=1))
 
 
-def check_pins(run: Path, files: Iterable[Path], commits: dict[str, str]) -> None:
+def check_pins(run: Path, inputs: Mapping[str, str]) -> None:
     """ValueError naming one of these that is not what it was. A Python file may have moved since."""
     known = read_object(run / "inputs.json")
     moved = {Path(name).name: digest for name, digest in known.items() if name.endswith(".py")}
-    for name, digest in (_hashes(run, files) | commits).items():
+    for name, digest in _pinned(run, inputs).items():
         if known.get(name, moved.get(Path(name).name, digest)) != digest:
             raise ValueError(f"{name} has changed since the run in {run} was started (its hash is in inputs.json)")
 
 
-def _hashes(run: Path, files: Iterable[Path]) -> dict[str, str]:
-    hashes, run = {}, run.resolve()
-    for file in sorted(path.resolve() for path in files):
-        digest = hashlib.sha256()
-        with open(file, "rb") as content:
-            while block := content.read(2**20):
-                digest.update(block)
-        hashes[str(file.relative_to(run) if file.is_relative_to(run) else file)] = digest.hexdigest()
-    return hashes
+def _pinned(run: Path, inputs: Mapping[str, str]) -> dict[str, str]:
+    """Files by their place in the run, or in full."""
+    files = {os.path.realpath(name) for name, commit in inputs.items() if not commit}
+    inside = f"{run.resolve()}/"
+    hashes = {name.removeprefix(inside): hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in sorted(files)}
+    return hashes | {name: commit for name, commit in inputs.items() if commit}
 
 
 # ---------------------------------------------------------------------------------------------------------------- files
