@@ -22,7 +22,7 @@ import torch
 import tyro
 
 from distributed.world import start
-from options import UNTIED, Config, Text, Words, by_policy, load, read, unchanged
+from options import Config, Text, Words, by_policy, load, read
 from prepare import held_out, inputs_of, levels_of, load_models, make_team, scoring_pool
 from records.log import say
 from records.run_folder import check_pins, is_checkpoint, locate
@@ -32,7 +32,7 @@ from tasks.levels import Levels
 
 @dataclass(frozen=True)
 class Options(Config):
-    """Held-out success of a run, of a model, or of a team. Models and teams take the options of train.py too."""
+    """Held-out success of a run, of a model, or of a team, with the options of train.py too: a run has its own."""
 
     source: tyro.conf.Positional[Text] = ""  # RUN, RUN@STEP, a hub id or a folder
     team: Words = ()  # instead: who plays each policy, POLICY=NAME ..., with the options of the first run among them
@@ -41,11 +41,6 @@ class Options(Config):
     temperature: float = 0.0  # 0 is greedy
     top_p: float = 1.0  # sample from the likeliest tokens only (1: all)
     merge: Text = ""  # also write the models that played into this new folder, adapters merged (several: DIR/POLICY)
-
-
-# what an evaluation may say beside the options of the run
-FREE: tuple[str, ...] = ("source", "team", "envs", "samples", "temperature", "top_p", "merge", "output_dir", *UNTIED)
-FREE += ("eval_data", "engine", "engine_memory")
 
 
 def parse(argv: Sequence[str]) -> tuple[Options, Path | None]:
@@ -60,14 +55,11 @@ def parse(argv: Sequence[str]) -> tuple[Options, Path | None]:
     if found:  # their run decides
         run = found[0].parents[1 if is_checkpoint(found[0]) else 2]
         usual = Options(**asdict(load(run)) | {"temperature": 0.0, "ranks": ()})
-    if checkpoint:
-        config = unchanged(usual, argv, FREE)
-    else:
-        config = replace(read(Options, argv, replace(usual, policies=())), model=models).resolved()
+    config = read(Options, argv, usual if checkpoint else replace(usual, policies=()))
+    config = (config if checkpoint else replace(config, model=models)).resolved()
     config.check()
     if config.temperature == 0 and (config.samples > 1 or config.top_p < 1):
-        option = f"--samples {config.samples}" if config.samples > 1 else f"--top-p {config.top_p}"
-        raise ValueError(f"{option} needs --temperature above 0: greedy chains are all the same")
+        raise ValueError("--samples and --top-p need --temperature above 0: greedy chains are all the same")
     if config.merge and Path(config.merge).exists() and any(Path(config.merge).iterdir()):
         raise ValueError(f"--merge {config.merge}: not an empty folder, and nothing in it shall be written over")
     return config, checkpoint

@@ -28,7 +28,7 @@ from tqdm import tqdm
 from options import parse
 from records.console import errors_in_one_line, say
 from records.run_folder import append_row, read_object
-from studies.results import collect, learning_curve, play_path, run_folder, table
+from studies.results import collect, learning_curve, run_folder, table
 from studies.rows import NEAR, SINGLE, TABLES, TURNS, Method, options_of
 
 COMMON = "--device cpu --trees 0 --keep 1 --report-every 10 --save-every 10"
@@ -128,15 +128,17 @@ def play_teams(plan: Plan) -> None:
 
     teams = [(row, seed) for rows in plan.tables.values() for row in rows for seed in plan.seeds if row.team]
     for row, seed in tqdm(teams, "teams of checkpoints"):
-        path, runs = play_path(plan.folder, row, seed), {n: run_folder(plan.folder, n, seed) for n in row.trainings}
-        if not path.exists() and all(finished(run, plan.runs[run]) for run in runs.values()):
+        played = run_folder(plan.folder / "plays", row.label, seed)
+        runs = {name: run_folder(plan.folder, name, seed) for name in row.trainings}
+        if not learning_curve(played) and all(finished(run, plan.runs[run]) for run in runs.values()):
             # who plays whom: a policy of one run, under the name of an agent
             team = [f"{agent}={latest_checkpoint(runs[name]) / who}" for agent, (name, who) in row.team.items()]
             words = [*plan.words, *COMMON.split(), "--max-turns", str(TURNS)]
             _, config, task, loaded = load_team(["--team", *team, *words])
             result = held_out(config, loaded, task, None)
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(json.dumps([result.success, result.n]), encoding="utf-8")
+            played.mkdir(parents=True, exist_ok=True)
+            found = {"step": plan.steps, "success": result.success, "n": result.n}
+            append_row(played / "evaluations.jsonl", found)
 
 
 def run(plan: Plan, parallel: int) -> list[str]:

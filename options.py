@@ -49,8 +49,7 @@ class UpdateConfig:
 class Config(UpdateConfig):
     """AT-GRPO: reinforcement learning for teams of language models (arXiv 2510.11062)."""
 
-    # limit of a response, and what --loss constant divides by (default: 28 for tiny, else 512)
-    max_response_tokens: Count = BY_MODEL
+    max_response_tokens: Count = BY_MODEL  # limit of a response (default: 28 for tiny, else 512)
 
     task: str = "plan_path"  # plan_path, sokoban, sudoku, math, code, or file.py:Class
     workflow: str = "mas"  # mas (several agents), single, tool (the tool user alone), or ensemble (math)
@@ -58,22 +57,18 @@ class Config(UpdateConfig):
     data: Text = ""  # training problems, for tasks that read them: a file or a hub id
     eval_data: Text = ""  # held-out problems, for the same tasks
     max_turns: int = 6  # T, turns of an environment
-    # where programs run: bubblewrap, or only under resource limits, which are no security boundary
-    sandbox: Literal["auto", "rlimit"] = "auto"
+    sandbox: Literal["auto", "rlimit"] = "auto"  # auto: bubblewrap; rlimit: limits, no security boundary
 
     model: Words = ("tiny",)  # tiny, hub id, folder, RUN or RUN@STEP; or POLICY=NAME ... (default: tiny)
-    # shared, per_role, or agent=policy ... (default: shared, or per_role if --model names policies)
-    policies: Words = ()
+    policies: Words = ()  # shared, per_role, or agent=policy ... (per_role if --model names them, else shared)
     adapter: Literal["none", "lora"] = "none"  # lora trains an adapter on shared weights
     lora_rank: int = 16  # rank of these matrices
     frozen: Words = ()  # policies that play but are not trained
-    # torchrun: how many ranks each policy gets (default: as even as possible)
-    ranks: Annotated[tuple[int, ...], tyro.conf.arg(help_behavior_hint="")] = ()
+    ranks: Annotated[tuple[int, ...], tyro.conf.arg(help_behavior_hint="")] = ()  # of torchrun, for each policy
     warm_start: Count = BY_MODEL  # steps of imitating noisy moves, boards only (default: 60 for tiny, else 0)
 
     sampling: Literal["tree", "chains", "parallel"] = "tree"  # tree is AT-GRPO, chains is GRPO; parallel is an ablation
-    # agent_turn for a tree, trajectory for chains; the others are ablations
-    grouping: Literal["agent_turn", "trajectory", "agent", "turn", "prompt"] = "agent_turn"
+    grouping: Literal["agent_turn", "trajectory", "agent", "turn", "prompt"] = "agent_turn"  # trajectory for chains
     # alpha * team + local (chains: progress at the end); dense: its mean over a trajectory; outcome: 1 if solved
     reward: Literal["mixed", "dense", "outcome"] = "mixed"
     num_candidates: int = 8  # K, candidates per prompt (chains: trajectories per environment)
@@ -84,13 +79,11 @@ class Config(UpdateConfig):
     lr: Rate = BY_MODEL  # peak learning rate (default: 8e-4 for tiny, else 1e-6; LoRA: times 10)
     lr_final: float = 0.1  # share of the peak left at the last step (linear decay)
     lr_warmup: int = 10  # steps of linear warm-up
-    # adamw8bit: Adam's moments in a quarter of the memory (needs torchao)
-    optimizer: Literal["adamw", "adamw8bit"] = "adamw"
+    optimizer: Literal["adamw", "adamw8bit"] = "adamw"  # adamw8bit: a quarter of the memory (needs torchao)
 
     engine: Literal["transformers", "vllm"] = "transformers"  # sampling engine; vllm is the fast one on GPUs
     engine_memory: float = 0.3  # vllm: share of the GPU's memory for its weights and cache
-    # compute activations twice instead of keeping them: less memory (by itself where packs would be small)
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: bool = False  # compute activations twice: less memory (by itself where there is little)
     fused: bool = False  # compile layers for the update on a GPU: faster, a slow first step
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: cuda if there is one; CUDA_VISIBLE_DEVICES says which GPUs
 
@@ -168,10 +161,11 @@ def parse(argv: Sequence[str] | None = None, methods: Container[tuple[str, str, 
     config = read(Config, words, Config())
     if config.resume and not config.output_dir:
         raise ValueError("--resume needs --output-dir, the folder of the run to continue")
+    run = config.output_dir if config.resume else config.like
+    saved = load(Path(run)) if run else Config()
+    config = read(Config, words, saved).resolved()
     if config.resume:
-        config = unchanged(load(Path(config.output_dir)), words, UNTIED)
-    else:
-        config = read(Config, words, load(Path(config.like)) if config.like else Config()).resolved()
+        unchanged(config, saved)
     config.check()
     if methods and (config.sampling, config.grouping, config.reward) not in methods:
         raise ValueError(
@@ -203,16 +197,14 @@ def read(cls: type[C], words: Sequence[str], usual: C) -> C:
     return config
 
 
-def unchanged(saved: C, words: Sequence[str], free: Sequence[str]) -> C:
-    """The options of a run, with what the command line says about the `free` ones. ValueError on any other change."""
-    config = read(type(saved), words, saved).resolved()
+def unchanged(config: Config, saved: Config) -> None:
+    """ValueError on an option that is not that of the run, where it has to be."""
     for name, then in asdict(saved).items():
         now = getattr(config, name)
         moved = name == "task" and Path(now).name == Path(then).name  # the file of a task
-        if now != then and name not in free and not moved:
+        if now != then and name not in UNTIED and not moved:
             now, then = (" ".join(map(str, v)) if isinstance(v, tuple) else v for v in (now, then))
             raise ValueError(f"{option(name)} {now}: the run was started with {option(name)} {then}")
-    return config
 
 
 def load(run: Path) -> Config:

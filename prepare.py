@@ -54,12 +54,14 @@ class Run:
             path = self.log.run / "evaluations.jsonl"
             if not (rows := run_folder.read_rows(path, ["success"])):
                 raise ValueError(f"{path}: the evaluation before training is missing")
-            return rows[0]["success"]
-        self.log.say("first evaluation: held-out environments, played greedily before training")
-        before = self.evaluate(0)
-        self.save(0)
-        self.write_config()  # last: without this file there is no run to resume, and the folder can be used again
-        return before.success
+            before = rows[0]["success"]
+        else:
+            self.log.say("first evaluation: held-out environments, played greedily before training")
+            before = self.evaluate(0).success
+            self.save(0)
+        if self.team.world.main:  # last: without this file there is no run to resume, and the folder can be used again
+            run_folder.write_text(self.log.run / "config.json", json.dumps(asdict(self.config), indent=1))
+        return before
 
     def steps(self) -> Iterator[int]:
         """The steps that are left. After Ctrl-C or SIGTERM on any rank the step is finished and saved, then Stopped."""
@@ -85,10 +87,6 @@ class Run:
         save_checkpoint(self.log.run, step, self.team.policies, self.config.keep, self.team.world)
         self.done = step
         write_cards(self.log.run, step, self.config, self.team, self.levels)
-
-    def write_config(self) -> None:
-        if self.team.world.main:
-            run_folder.write_text(self.log.run / "config.json", json.dumps(asdict(self.config), indent=1))
 
 
 def prepare(config: Config, world: World, folder: Path, stop: Stop) -> Run:
@@ -120,7 +118,6 @@ def prepare(config: Config, world: World, folder: Path, stop: Stop) -> Run:
     if checkpoint:
         load_optimizers(checkpoint, team.policies)
         log.begin(done)
-        run.write_config()
         log.say(f"resuming after step {done}")
     else:
         env = levels.training(config.seed, 0, 0, config.envs_per_step)

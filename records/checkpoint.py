@@ -1,16 +1,7 @@
-"""Run folders: what a run writes, and how it resumes after being stopped at any moment.
+"""Checkpoints: how a run resumes after being stopped at any moment. What else a run writes: docs/runs.md.
 
-    config.json              every option of the run (options.py)
-    inputs.json              hashes of the files that it was made from: data, own task, base weights (run_folder.py)
-    metrics.jsonl            one JSON object a step; the same file for the same seed, CPU and OMP_NUM_THREADS
-    timing.jsonl             seconds of each step, in a file of their own because they never repeat
-    trees.jsonl              what was sampled in a few environments of each step (trees.py)
-    evaluations.jsonl        held-out success before, during and after training
-    boards.jsonl             a few held-out levels at every evaluation (trees.py)
-    run.json                 the commands that worked on the run (log.py)
-    checkpoints/step-000020/ POLICY/: a folder of transformers or peft, and optimizer.safetensors
-    bases/POLICY/            the frozen model below adapters, where it is nowhere else
-    checkpoints/latest       name of the newest complete checkpoint
+    checkpoints/step-000020/POLICY/    a folder of transformers or peft, and optimizer.safetensors
+    checkpoints/latest                 name of the newest complete checkpoint
 
 A checkpoint is written under a temporary name and renamed when all of it is on the disk, so a kill leaves either all of
 it or nothing. It holds whole tensors, so any other number of ranks can go on from it, and nothing that would be run

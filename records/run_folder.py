@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from distributed.world import World
@@ -23,15 +23,14 @@ if TYPE_CHECKING:
 def open_run(config: Config, world: World) -> Iterator[Path]:
     """The folder of a run, for this training alone as long as the context lasts. All ranks call it.
 
-    ValueError when ranks were started with different options (device and folders apart); on rank 0 also when another
+    ValueError when ranks were started with different options, device and folder apart; on rank 0 also when another
     process has the folder, when it holds a run already, and on links in it. A new folder in which nothing was written
     is gone afterwards.
     """
     first, *others = world.gather(asdict(config))
     for rank, other in enumerate(others, 1):
         for name, value in other.items():
-            one, two = (Path(v).name if isinstance(v, str) else v for v in (first[name], value))
-            if one != two and name not in ("device", "output_dir"):
+            if value != first[name] and name not in ("device", "output_dir"):
                 option = f"--{name.replace('_', '-')}"
                 raise ValueError(f"{option} is {first[name]} on rank 0, but {value} on rank {rank}")
     folder = Path(first["output_dir"])  # of rank 0: its default holds the time of day
@@ -45,20 +44,15 @@ def open_run(config: Config, world: World) -> Iterator[Path]:
     if links := [path for path in folder.rglob("*") if path.is_symlink()]:
         raise ValueError(f"{links[0]} is a link, and what is written there lands somewhere else: remove it")
     with open(folder / ".lock", "a") as file:
-        lock(file, folder)
+        try:  # until the file is closed or this process ends
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"--output-dir {folder}: a training is running there; name another folder") from None
         try:
             yield folder
         finally:
             if new and os.listdir(folder) == [".lock"]:
                 shutil.rmtree(folder)
-
-
-def lock(file: IO[str], folder: Path) -> None:
-    """Keep other trainings out until this file is closed or its process ends. ValueError when another one has it."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise ValueError(f"--output-dir {folder}: a training is running there; name another folder") from None
 
 
 # --------------------------------------------------------------------------------------------------------------- inputs

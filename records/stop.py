@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shlex
 import signal
@@ -14,8 +13,6 @@ from options import Config
 from records.console import errors_in_one_line, out_of_memory, say
 from tasks.registry import TASKS
 
-FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)  # of a disk
-
 
 class Stopped(BaseException):
     """Somebody wants the program to end: Stopped(number of the signal)."""
@@ -26,7 +23,7 @@ class Stop:
 
     `patient`: a signal is only noted down in `number`, and the step that has begun is finished; else it raises Stopped.
     A second one ends at once. Until the first step what is wrong ends the program with one line, later with its
-    traceback, apart from memory and disks.
+    traceback, apart from memory and files.
     """
 
     def __init__(self, config: Config) -> None:
@@ -50,7 +47,7 @@ class Stop:
             sys.exit(128 + error.args[0])
         if isinstance(error, SystemExit):  # ours come before or after: this is a task's own code, and no success
             raise RuntimeError(f"--task {self.config.task}: its code called sys.exit({error.code!r})") from error
-        if error and (not self.begun or getattr(error, "errno", 0) in FULL or out_of_memory(error)):
+        if error and (not self.begun or isinstance(error, OSError) or out_of_memory(error)):
             with errors_in_one_line("train.py"):
                 raise error
 

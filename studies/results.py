@@ -1,11 +1,10 @@
 """The results of the experiments: the numbers of every row, collected from the run folders, and the tables.
 
-FOLDER/OPTIONS-seedN/          a run of train.py
-FOLDER/plays/ROW-seedN.json    [success, n] of a team that was put together from checkpoints
-FOLDER/sessions.jsonl          when and where commands ran
+FOLDER/OPTIONS-seedN/      a run of train.py
+FOLDER/plays/ROW-seedN/    the evaluation of a team that was put together from checkpoints
+FOLDER/sessions.jsonl      when and where commands ran
 """
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -33,10 +32,6 @@ def run_folder(folder: Path, options: str, seed: int) -> Path:
     return folder / f"{re.sub(r'[^a-zA-Z0-9_.]+', '-', options).strip('-') or 'shared'}-seed{seed}"
 
 
-def play_path(folder: Path, row: Method, seed: int) -> Path:
-    return folder / "plays" / f"{run_folder(folder, row.label, seed).name}.json"
-
-
 def learning_curve(run: Path) -> list[list[Any]]:
     """[step, success, n] of the evaluations so far."""
     rows = read_rows(run / "evaluations.jsonl", ("step", "success", "n"))
@@ -47,21 +42,19 @@ def collect(folder: Path, tables: Mapping[str, Sequence[Method]], seeds: Sequenc
     """Everything that the tables show, as JSON: rows with the numbers of each seed, and where they come from."""
     rows = [
         {"section": section.capitalize(), "label": row.label, "steps": steps_of(row.options, steps)}
-        | {"runs": [run for seed in seeds for run in numbers(row, folder, seed, steps)]}
+        | {"runs": [run for seed in seeds for run in numbers(row, folder, seed)]}
         for section, part in tables.items()
         for row in part
     ]
     return {"steps": steps, "rows": rows, "claims": CLAIMS, "sessions": read_rows(folder / "sessions.jsonl")}
 
 
-def numbers(row: Method, folder: Path, seed: int, steps: int) -> list[Record]:
+def numbers(row: Method, folder: Path, seed: int) -> list[Record]:
     """The run of a row with one seed; none if it has not got far enough to have a number."""
     runs = [run_folder(folder, options, seed) for options in row.trainings]
-    curve, played = learning_curve(runs[0]), play_path(folder, row, seed)
+    curve = learning_curve(run_folder(folder / "plays", row.label, seed) if row.team else runs[0])
     if row.untrained:  # the evaluation before the first step
         return [{"seed": seed, "curve": curve[:1]}] if curve else []
-    if row.team:
-        curve = [[steps, *json.loads(played.read_text(encoding="utf-8"))]] if played.exists() else []
     if not curve or curve[-1][0] == 0:  # has only begun
         return []
     every = [step for run in runs for step in read_rows(run / "metrics.jsonl", ("step", "samples", *GROUPS))]

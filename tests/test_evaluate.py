@@ -74,16 +74,13 @@ def test_a_model_folder_is_the_team_of_its_run(run, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--task sudoku", "--task sudoku: the run was started with --task plan_path"),
-        ("--max-turns 3", "--max-turns 3: the run was started with --max-turns 2"),
-        ("--data other.jsonl", "--data other.jsonl: the run was started with --data"),
         ("--temperature nan", "--temperature nan: "),
-        ("--top-p 0.5", "--top-p 0.5 needs --temperature"),
-        ("--samples 4", "--samples 4 needs --temperature"),
+        ("--top-p 0.5", "--samples and --top-p need --temperature"),
+        ("--samples 4", "--samples and --top-p need --temperature"),
         ("--engine-memory 1", "--engine-memory 1.0: "),
     ],
 )
-def test_a_run_keeps_its_own_options(run, options, message):
+def test_options_of_an_evaluation_that_make_no_sense_are_named(run, options, message):
     assert message in refuses(evaluate.main, run, *options.split())
 
 

@@ -184,7 +184,7 @@ def test_numbers_of_a_row_come_from_complete_lines_of_its_runs(plan):
     with open(begun / "evaluations.jsonl", "a") as file:
         file.write('{"step": 25, "succ')  # killed
     found = {
-        label: [numbers(row, plan.folder, seed, 50) for row in ROWS if row.label == label for seed in plan.seeds]
+        label: [numbers(row, plan.folder, seed) for row in ROWS if row.label == label for seed in plan.seeds]
         for label in ("MAS + AT-GRPO, shared policy", "MAS, untrained")
     }
     curve = [[0, 0.05, 200], [25, 0.5, 200], [50, 0.9, 200]]

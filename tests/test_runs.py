@@ -2,6 +2,7 @@
 signals. Whatever happens ends in one line that names the culprit, or in the same result as without it.
 """
 
+import fcntl
 import json
 import os
 import resource
@@ -23,7 +24,7 @@ import train
 from model import tiny
 from options import Config, parse
 from records.checkpoint import save_checkpoint
-from records.run_folder import latest_checkpoint, lock, read_rows
+from records.run_folder import latest_checkpoint, read_rows
 from records.stop import Stop, how_to_go_on
 from tools import fetch, play
 
@@ -120,7 +121,7 @@ def test_going_on_from_an_older_checkpoint_redoes_the_rest(three, copy):
 def test_the_second_training_in_a_folder_is_refused(copy):
     before = files(copy)
     with open(copy / ".lock", "a") as first:
-        lock(first, copy)
+        fcntl.flock(first, fcntl.LOCK_EX)
         assert f"{copy}: a training is running there" in refuses(train.main, *resume(copy, "--steps", 4))
         (copy / "config.json").rename(copy / "config.kept")  # as a run that has not written it yet
         assert "a training is running there" in refuses(train.main, *command(copy, 4))
