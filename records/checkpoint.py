@@ -29,17 +29,15 @@ from records.run_folder import checkpoints, read_rows, step_of, write_text
 STEPS = ("metrics.jsonl", "timing.jsonl", "trees.jsonl")  # logs with rows of steps
 EVALUATIONS = ("evaluations.jsonl", "boards.jsonl")  # and of evaluations
 OPTIMIZER = "optimizer.safetensors"
+ALONE = World()
 
 
-def save_checkpoint(
-    run: Path, step: int, policies: Mapping[str, Policy], keep: int, world: World | None = None
-) -> Path:
+def save_checkpoint(run: Path, step: int, policies: Mapping[str, Policy], keep: int, world: World = ALONE) -> Path:
     """Save after `step` finished steps; keeps the newest `keep` checkpoints.
 
     All ranks call it; `policies` are those of this rank. Nothing is left of a checkpoint that could not be written:
     FloatingPointError when a weight or the state of an optimizer is not finite, OSError when the disk is full.
     """
-    world = world or World()
     folder = run / "checkpoints"
     final, temporary = folder / f"step-{step:06d}", folder / f".writing-{step:06d}"
     for policy in policies.values():

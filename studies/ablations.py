@@ -14,7 +14,7 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from envs import Env, Reward, mixed_reward
+from envs import Env
 from grouping import Sample, agent_turn_key, trajectory_key
 from rollout import Rollout, rollout_chains, rollout_tree
 from sampling.requests import Generate
@@ -42,17 +42,13 @@ def rollout_parallel(envs: Sequence[Env], generate: Generate, *, alpha: float = 
     result = rollout_chains(envs, generate, alpha=alpha, **options)
     for episode in result.episodes:
         for sample in episode.samples:
-            sample.reward, sample.valid = own_reward(sample, alpha), True
+            sample.reward, sample.valid = alpha * sample.team + sample.local, True
         if episode.ended == "infra":  # its last action could not be scored, the others could
             episode.samples[-1].valid = False
     return result
 
 
-def own_reward(sample: Sample, alpha: float) -> float:
-    return mixed_reward(Reward(sample.team, sample.local), alpha)
-
-
-DENSE = partial(rollout_chains, value=lambda episode, alpha: fmean(own_reward(s, alpha) for s in episode.samples))
+DENSE = partial(rollout_chains, value=lambda episode, alpha: fmean(alpha * s.team + s.local for s in episode.samples))
 SOLVED = partial(rollout_chains, value=lambda episode, alpha: float(episode.solved))
 SOLVING = partial(rollout_tree, mix=lambda reward, alpha: float(reward.team >= 1))  # the team reward is 1 exactly then
 METHODS: dict[tuple[str, str, str], tuple[Callable[..., Rollout], Callable[[Sample], Hashable]]] = {

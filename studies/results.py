@@ -51,19 +51,17 @@ def collect(folder: Path, tables: Mapping[str, Sequence[Method]], seeds: Sequenc
 
 def numbers(row: Method, folder: Path, seed: int) -> list[Record]:
     """The run of a row with one seed; none if it has not got far enough to have a number."""
-    runs = [run_folder(folder, options, seed) for options in row.trainings]
-    curve = learning_curve(run_folder(folder / "plays", row.label, seed) if row.team else runs[0])
-    if row.untrained:  # the evaluation before the first step
-        return [{"seed": seed, "curve": curve[:1]}] if curve else []
-    if not curve or curve[-1][0] == 0:  # has only begun
+    run = run_folder(folder / "plays", row.label, seed) if row.team else run_folder(folder, row.options, seed)
+    curve = learning_curve(run)[: 1 if row.untrained else None]  # untrained: the evaluation before the first step
+    if not curve or (curve[-1][0] == 0 and not row.untrained):  # has only begun
         return []
-    every = [step for run in runs for step in read_rows(run / "metrics.jsonl", ("step", "samples", *GROUPS))]
-    signal = sum(step["groups/trained"] for step in every)
-    signal /= max(sum(step[kind] for step in every for kind in GROUPS), 1)
-    found = {"seed": seed, "curve": curve, "samples": fmean(step["samples"] for step in every), "signal": signal}
-    if not row.team:  # candidates at each point of its curve
-        spent = [sum(step["samples"] for step in every if step["step"] < at) for at, *_ in curve]
-        found["spent"] = {"candidates": spent}
+    found = {"seed": seed, "curve": curve}
+    if not row.team and not row.untrained:
+        steps = read_rows(run / "metrics.jsonl", ("step", "samples", *GROUPS))
+        groups = sum(step[kind] for step in steps for kind in GROUPS)
+        found["signal"] = sum(step["groups/trained"] for step in steps) / max(groups, 1)
+        spent = [sum(step["samples"] for step in steps if step["step"] < at) for at, *_ in curve]
+        found["spent"] = {"candidates": spent}  # at each point of its curve
     return [found]
 
 
@@ -148,14 +146,15 @@ def cells(row: Record, equal: Seeds, steps: int) -> list[str]:
     last, steps = reached([row], "steps"), row.get("steps", steps)
     values = success(row, "steps", last)
     early = f" (after {last} of {steps} steps)" if last not in (0, steps) else ""  # where its slowest seed is
-    sampled, signal = ([run[name] for run in row["runs"] if name in run] for name in ("samples", "signal"))
+    trained = [run for run in row["runs"] if "spent" in run]
+    sampled = [run["spent"]["candidates"][-1] / run["curve"][-1][0] for run in trained]
     return [
         row["label"],
         with_se(values) + early if values else "missing",
         with_se(equal),
         " ".join(f"{value:.3f}" for value in values.values()),
-        f"{fmean(sampled):.0f}" if sampled else "",
-        f"{fmean(signal):.0%}" if signal else "",
+        f"{fmean(sampled):.0f}" if trained else "",
+        f"{fmean(run['signal'] for run in trained):.0%}" if trained else "",
     ]
 
 

@@ -193,8 +193,11 @@ def make_results(**rows):
     """Results of experiments with one method a keyword: label=[run, ...]; a run is {step: success}."""
     made = []
     for label, runs in rows.items():
-        curves = [[[step, value, 200] for step, value in run.items()] for run in runs]
-        numbers = [{"seed": s, "curve": curve, "samples": 1000, "signal": 0.25} for s, curve in enumerate(curves)]
+        numbers = [
+            {"seed": seed, "curve": [[step, value, 200] for step, value in run.items()], "signal": 0.25}
+            | {"spent": {"candidates": [1000 * step for step in run]}}
+            for seed, run in enumerate(runs)
+        ]
         made.append({"section": "Methods", "label": label, "runs": numbers})
     session = {"command": "python experiments.py --jobs 9", "date": "2026-01-02", "minutes": 7.25, "finished": 4,
                "jobs": 9, "machine": "Linux, a processor, 64 cores"}  # fmt: skip

@@ -190,7 +190,7 @@ def test_numbers_of_a_row_come_from_complete_lines_of_its_runs(plan):
     curve = [[0, 0.05, 200], [25, 0.5, 200], [50, 0.9, 200]]
     spent = {"candidates": [0, 240, 240]}
     assert [*found.values()] == [
-        [[{"seed": 0, "curve": curve, "samples": 120.0, "signal": 0.5, "spent": spent}], []],
+        [[{"seed": 0, "curve": curve, "signal": 0.5, "spent": spent}], []],
         [[{"seed": 0, "curve": curve[:1]}], [{"seed": 1, "curve": [[0, 0.06, 200]]}]],
     ]
 
@@ -203,8 +203,8 @@ def test_the_table_by_hand():
         absent=[],
     )
     lines = table(made).splitlines()
-    assert "| whole | 0.600 ± 0.058 |  | 0.500 0.600 0.700 | 1000 | 25% |" in lines
-    assert "| stopped | 0.400 ± 0.100 (after 25 of 50 steps) |  | 0.300 0.500 | 1000 | 25% |" in lines
+    assert "| whole | 0.600 ± 0.058 | 0.350 ± 0.029 | 0.500 0.600 0.700 | 1000 | 25% |" in lines
+    assert "| stopped | 0.400 ± 0.100 (after 25 of 50 steps) | 0.400 ± 0.100 | 0.300 0.500 | 1000 | 25% |" in lines
     assert "| absent | missing |  |  |  |  |" in lines
 
 
@@ -221,8 +221,8 @@ def test_equal_budgets_and_differences_by_hand():
     }  # fmt: skip
     lines = table(made).splitlines()
     assert "| methods | held-out success | after 100 candidates | each seed | candidates a step | signal |" in lines
-    assert "| tree | 0.700 ± 0.100 | 0.700 ± 0.100 | 0.800 0.600 | 1000 | 25% |" in lines
-    assert "| chains | 0.400 ± 0.000 | 0.175 ± 0.075 | 0.400 0.400 | 1000 | 25% |" in lines
+    assert "| tree | 0.700 ± 0.100 | 0.700 ± 0.100 | 0.800 0.600 | 2 | 25% |" in lines
+    assert "| chains | 0.400 ± 0.000 | 0.175 ± 0.075 | 0.400 0.400 | 8 | 25% |" in lines
     # differences 0.4 and 0.2: 0.3, standard error 0.1, t 12.706; at 100 candidates 0.7 and 0.35. p = 0.205, twice
     assert "| the tree is better | +0.300 [-0.971, +1.571], 2 of 2 | +0.525 [-1.699, +2.749], 2 of 2 | 0.410 |" in lines
     assert "| as many | +0.300 [-0.971, +1.571], 2 of 2 | +0.400 [-0.871, +1.671], 2 of 2 | 0.410 |" in lines
