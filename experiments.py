@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,7 +34,6 @@ from studies.rows import NEAR, SINGLE, TABLES, TURNS, Method, options_of
 
 COMMON = "--device cpu --trees 0 --keep 1 --report-every 10 --save-every 10"
 QUICK = ("methods", "roles")  # the tables of --quick
-POLL = 1.0  # seconds between two looks at the trainings
 
 
 @dataclass(frozen=True)
@@ -92,32 +92,30 @@ def run_trainings(runs: Mapping[Path, Sequence[str]], parallel: int) -> list[str
 
     What they print is in train.log, their options in train.args. Returns a message for each that failed.
     """
-    waiting, running, failures = list(runs), dict[Path, subprocess.Popen](), list[str]()
-    try:
-        with tqdm(desc="trainings", total=len(runs)) as bar:  # of those that were not finished before
-            while waiting or running:
-                while waiting and len(running) < parallel:
-                    folder = waiting.pop(0)
-                    folder.mkdir(parents=True, exist_ok=True)
-                    (folder / "train.args").write_text(" ".join(runs[folder]), encoding="utf-8")
-                    command = [sys.executable, str(Path(__file__).with_name("train.py")), *runs[folder]]
-                    command += ["--resume"] if (folder / "config.json").exists() else []
-                    with open(folder / "train.log", "ab") as log:
-                        running[folder] = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-                time.sleep(POLL)  # trainings take minutes
-                for folder in [folder for folder, process in running.items() if process.poll() is not None]:
-                    bar.update()
-                    if code := running.pop(folder).returncode:
-                        said = (folder / "train.log").read_text(encoding="utf-8", errors="replace").strip()
-                        failures.append(f"{folder} failed (exit {code}): {said.rpartition(chr(10))[2]}")
-    except KeyboardInterrupt:
-        print(f"{len(waiting) + len(running)} runs are not finished; the same command goes on with them")
-    finally:
-        for process in running.values():
-            process.terminate()  # it saves, and can be resumed no matter when it is stopped
-        for process in running.values():
-            process.wait()
-    return failures
+    begun: list[subprocess.Popen] = []
+
+    def train(folder: Path) -> str:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "train.args").write_text(" ".join(runs[folder]), encoding="utf-8")
+        command = [sys.executable, str(Path(__file__).with_name("train.py")), *runs[folder]]
+        command += ["--resume"] if (folder / "config.json").exists() else []
+        with open(folder / "train.log", "ab") as log:
+            begun.append(process := subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL))
+        if code := process.wait():
+            said = (folder / "train.log").read_text(encoding="utf-8", errors="replace").strip()
+            return f"{folder} failed (exit {code}): {said.rpartition(chr(10))[2]}"
+        return ""
+
+    with ThreadPoolExecutor(parallel) as pool:
+        try:
+            return list(filter(None, tqdm(pool.map(train, runs), "trainings", len(runs))))  # of those not finished yet
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            print("some runs are not finished; the same command goes on with them")
+            time.sleep(1)  # one may be starting just now
+            for process in begun:
+                process.terminate()  # it saves, and can be resumed no matter when it is stopped
+    return []
 
 
 def play_teams(plan: Plan) -> None:

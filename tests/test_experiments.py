@@ -8,10 +8,11 @@ import subprocess
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
+from threading import Timer
 
 import pytest
 import torch
-from helpers import ScriptedEngine, Toy, make_results, make_sample, refuses
+from helpers import ScriptedEngine, Toy, make_results, make_sample
 from safetensors.torch import load_file
 
 import experiments
@@ -124,7 +125,6 @@ def quickly(tmp_path, monkeypatch):
     """Trainings that end at once, fail (K = 2) or take too long (K = 4)."""
     (tmp_path / "train.py").write_text(TRAIN)
     monkeypatch.setattr(experiments, "__file__", str(tmp_path / "experiments.py"))
-    monkeypatch.setattr(experiments, "POLL", 0.01)
 
     def some(plan, *labels):
         return replace(plan, tables={"ablations": [row for row in TABLES["ablations"] if row.label in labels]})
@@ -146,19 +146,17 @@ def test_a_run_that_fails_is_reported_with_what_it_said_last_and_finished_ones_s
 
 
 def test_an_interrupt_ends_what_runs_and_starts_nothing_more(plan, quickly, capsys, monkeypatch):
-    processes, popen, looks = [], subprocess.Popen, iter(range(10**9))
-    monkeypatch.setattr(
-        subprocess, "Popen", lambda *args, **more: processes.append(popen(*args, **more)) or processes[-1]
-    )
+    processes, popen = [], subprocess.Popen
 
-    def interrupted(seconds):
-        if next(looks) == 2:
-            raise KeyboardInterrupt
+    def begin(*args, **more):
+        Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        processes.append(popen(*args, **more))
+        return processes[-1]
 
-    monkeypatch.setattr(experiments.time, "sleep", interrupted)
+    monkeypatch.setattr(subprocess, "Popen", begin)
     assert run_trainings(quickly(plan, "K = 4").runs, 1) == []
     assert [process.poll() for process in processes] == [-signal.SIGTERM]
-    assert "2 runs are not finished; the same command goes on" in capsys.readouterr().out
+    assert "some runs are not finished; the same command goes on" in capsys.readouterr().out
 
 
 def test_only_a_run_that_was_begun_is_resumed_and_others_are_not_mixed_in(plan, quickly):
@@ -318,19 +316,6 @@ def test_a_frozen_policy_keeps_every_bit_and_the_other_one_moves(tmp_path):
     for policy, moved in (("planner", False), ("tool_user", True)):
         before, after = (load_file(folder / policy / "model.safetensors") for folder in (start, end))
         assert any(not torch.equal(before[name], after[name]) for name in before) == moved, policy
-
-
-@pytest.mark.parametrize(
-    ("options", "names"),
-    [
-        ("--frozen boss", "--frozen boss"),
-        ("--sampling tree --grouping prompt", "--sampling tree --grouping prompt"),
-        ("--sampling chains --grouping agent_turn", "--sampling chains --grouping agent_turn"),
-        ("--sampling parallel --grouping prompt --reward outcome", "--reward outcome"),
-    ],
-)
-def test_alternatives_that_do_not_fit_are_refused(options, names, tmp_path):
-    assert names in refuses(train.main, *f"{TINY} --output-dir {tmp_path / 'run'} --warm-start 1 {options}".split())
 
 
 # --------------------------------------------------------------------------------------------------------------- whole

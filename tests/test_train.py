@@ -228,6 +228,8 @@ def test_options_need_no_torch():
         ("--workflow ensemble", "workflow='ensemble'"),
         ("--sampling chains", "--sampling chains --grouping agent_turn"),
         ("--grouping trajectory", "--sampling tree --grouping trajectory"),
+        ("--grouping prompt", "--sampling tree --grouping prompt"),
+        ("--sampling parallel --grouping prompt --reward outcome", "--reward outcome"),
         ("--resume", "--resume needs --output-dir"),
         ("--policies planner=a", "--policies planner=a"),
         ("--model a=b c", "--model a=b c: give one NAME for all policies, or POLICY=NAME once for each"),
