@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from decimal import ROUND_HALF_UP, Decimal
 from traceback import format_exception
 
 from tqdm import tqdm
@@ -59,5 +58,4 @@ def half_up(value: float, digits: int = 2) -> str:
     >>> half_up(0.125), half_up(0.145), f"{0.145:.2f}"
     ('0.13', '0.15', '0.14')
     """
-    exact = Decimal(repr(float(value)))
-    return str(exact.quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP) if exact.is_finite() else exact)
+    return f"{float(value) + 1e-9:.{digits}f}"
