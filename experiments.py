@@ -75,11 +75,9 @@ def make_plan(own: argparse.Namespace, words: Sequence[str]) -> Plan:
     def fits(row: Method) -> bool:
         return {*row.team} <= {*team} and not any(word in " ".join(row.trainings) for word in lacks)
 
-    name = "" if config.task == "plan_path" else f"-{config.task.rpartition(':')[2]}"
-    folder = Path(own.output_dir or f"runs/experiments{name}{'-quick' * own.quick}")
     seeds, steps, names = ([0, 1], 20, QUICK) if own.quick else ([0, 1, 2, 3, 4], 60, TABLES)
     tables = {name: rows for name in own.tables or names if (rows := list(filter(fits, TABLES[name])))}
-    return Plan(folder, own.seeds or seeds, own.steps or steps, tables, words, len(team))
+    return Plan(own.output_dir, own.seeds or seeds, own.steps or steps, tables, words, len(team))
 
 
 def finished(folder: Path, options: Sequence[str]) -> bool:
@@ -170,7 +168,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, metavar="N", help="training steps of a run (default: 60; quick: 20)")
     parser.add_argument("--jobs", type=int, metavar="N", default=os.cpu_count(), help="runs at a time (default: cores)")
     parser.add_argument("--time-limit", type=int, metavar="SECONDS", default=0, help="then trainings stop")
-    parser.add_argument("--output-dir", metavar="DIR", help="default: runs/experiments (quick: runs/experiments-quick)")
+    parser.add_argument("--output-dir", type=Path, default="runs/experiments", help="default: runs/experiments")
     parser.add_argument("--page", metavar="FILE", type=Path, help="train nothing: the tables of these results")
     own, words = parser.parse_known_args(argv)
     # for the children: one thread each, no GPU, and no warning of tokenizers in forked processes

@@ -167,11 +167,10 @@ def parse(argv: Sequence[str] | None = None, methods: Container[tuple[str, str, 
     if config.resume:
         unchanged(config, saved)
     config.check()
-    if methods and (config.sampling, config.grouping, config.reward) not in methods:
-        raise ValueError(
-            f"--sampling {config.sampling} --grouping {config.grouping} --reward {config.reward}: use tree with "
-            "agent_turn or chains with trajectory (ablations: tree with agent, turn, outcome; parallel with prompt)"
-        )
+    method = config.sampling, config.grouping, config.reward
+    if methods and method not in methods:
+        given = "--sampling {} --grouping {} --reward {}".format(*method)
+        raise ValueError(f"{given}: use tree with agent_turn or chains with trajectory (others: studies/ablations.py)")
     return config
 
 
