@@ -149,11 +149,12 @@ def test_an_interrupt_ends_what_runs_and_starts_nothing_more(plan, quickly, caps
     processes, popen = [], subprocess.Popen
 
     def begin(*args, **more):
-        Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
         processes.append(popen(*args, **more))
         return processes[-1]
 
     monkeypatch.setattr(subprocess, "Popen", begin)
+    signal.signal(signal.SIGUSR1, signal.default_int_handler)  # in the background nobody hears SIGINT
     assert run_trainings(quickly(plan, "K = 4").runs, 1) == []
     assert [process.poll() for process in processes] == [-signal.SIGTERM]
     assert "some runs are not finished; the same command goes on" in capsys.readouterr().out
