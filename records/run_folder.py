@@ -55,9 +55,6 @@ def open_run(config: Config, world: World) -> Iterator[Path]:
                 shutil.rmtree(folder)
 
 
-# --------------------------------------------------------------------------------------------------------------- inputs
-
-
 def pin(run: Path, inputs: Mapping[str, str]) -> None:
     """Note what a run is made from: {file: "", whose hash is taken, or model of the hub: its commit}."""
     write_text(run / "inputs.json", json.dumps(_pinned(run, inputs), indent=1))
@@ -78,9 +75,6 @@ def _pinned(run: Path, inputs: Mapping[str, str]) -> dict[str, str]:
     inside = f"{run.resolve()}/"
     hashes = {name.removeprefix(inside): hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in sorted(files)}
     return hashes | {name: commit for name, commit in inputs.items() if commit}
-
-
-# ---------------------------------------------------------------------------------------------------------------- files
 
 
 def write_text(path: Path, text: str) -> None:
@@ -124,9 +118,6 @@ def _object(text: str, place: str, needs: Iterable[str] = ()) -> dict[str, Any]:
         if type(row.get(name)) not in (int, float):
             raise ValueError(f"{place}: {name} is {row.get(name)!r:.40} and not a number")
     return row
-
-
-# ---------------------------------------------------------------------------------------------------------- checkpoints
 
 
 def is_checkpoint(path: Path) -> bool:

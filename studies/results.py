@@ -65,9 +65,6 @@ def numbers(row: Method, folder: Path, seed: int) -> list[Record]:
     return [found]
 
 
-# ---------------------------------------------------------------------------------------------------------- statistics
-
-
 def axis(run: Record, kind: str) -> list[int]:
     """The steps or the candidates after which a run was evaluated; a team of checkpoints has no candidates."""
     return [step for step, *_ in run["curve"]] if kind == "steps" else run.get("spent", {}).get(kind, [])
@@ -107,9 +104,6 @@ def holm(ps: Sequence[float]) -> list[float]:
     order = np.argsort(ps)
     corrected = np.minimum(1, np.array(ps)[order] * range(len(ps), 0, -1))
     return np.maximum.accumulate(corrected)[np.argsort(order)].tolist()  # never smaller than one before
-
-
-# -------------------------------------------------------------------------------------------------------------- tables
 
 
 def table(results: Record) -> str:
