@@ -1,8 +1,6 @@
-"""Data sets: read rows from a local file or from the hub, and keep splits apart. Standard library only.
+"""Data sets: rows of a `.jsonl` file (one JSON object a line), of a `.json` file (one list of objects) or of a hub id.
 
-A source is a local `.jsonl` file (one JSON object a line), a local `.json` file (one list of objects) or a hub id such
-as `openai/gsm8k`, which needs the optional package `datasets`. Nothing is skipped or replaced silently: a file that
-is missing, empty or malformed is an error that names the file and the line.
+Nothing is skipped or replaced silently: a file that is missing, empty or malformed is an error that names it.
 """
 
 import json
@@ -22,8 +20,7 @@ sys.set_int_max_str_digits(100_000)
 
 
 def read_json(text: str) -> Any:
-    """json.loads, with a ValueError also for what it accepts and no prompt can show: a key that stands twice, half a
-    surrogate pair; and for text that is nested too deeply."""
+    """json.loads, with a ValueError also for a key that stands twice, half a surrogate pair, and deep nesting."""
     try:
         value = json.loads(text, object_pairs_hook=_object)
         if re.search(r"\\u[dD][89a-fA-F]", text):
@@ -40,8 +37,7 @@ def _object(pairs: list[tuple[str, Any]]) -> Row:
 
 
 def read_rows(source: str, config: str | None = None) -> list[Row]:
-    """All rows of a data set as dictionaries, in file order. Hub ids have a configuration, and name their split, which
-    is "train" unless told otherwise: "openai/gsm8k:test".
+    """All rows of a data set, in file order. Hub ids have a configuration, and may name a split: "openai/gsm8k:test".
 
     Raises FileNotFoundError (no such file), ValueError (malformed, naming file and line; empty; not a source at all)
     and ImportError (a hub id without the package `datasets`).
@@ -80,10 +76,7 @@ def hub(source: str) -> Any:
 
 @lru_cache(maxsize=8)  # one permutation for all environments of a batch
 def fixed_order(count: int) -> tuple[int, ...]:
-    """The permutation of range(count) in which environments walk through a data set: seed s is item order[s % count].
-
-    Consecutive seeds visit every item once, and files sorted by topic or difficulty come mixed.
-    """
+    """A permutation of range(count). Seed s is item order[s % count]: files that are sorted by topic come mixed."""
     order = list(range(count))
     random.Random(0).shuffle(order)  # its own generator: the global one stays untouched
     return tuple(order)

@@ -1,7 +1,4 @@
-"""Texts of models: their fenced blocks, and what others see of them.
-
-Every step takes time proportional to the length of the text, whatever a model wrote.
-"""
+"""Texts of models: their fenced blocks, and what others see of them. All of it takes linear time."""
 
 import ast
 import re

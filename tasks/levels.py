@@ -54,9 +54,8 @@ def make_levels(
     task: str, workflow: str = "mas", env_options: Sequence[str] = (), data: str = "", eval_data: str = "",
     max_turns: int = 0, *, training: bool = True,
 ) -> Levels:  # fmt: skip
-    """The levels of a task; `env_options` are KEY=VALUE, `max_turns` goes to a constructor that takes it.
+    """The levels of a task; `max_turns` goes to a constructor that takes it. `training=False`: --data may be missing.
 
-    `training=False`: only held-out levels are needed, and --data may be missing.
     Raises ValueError on options that the task does not have, and unless the held-out problems are new.
     """
     options, takes = parse_pairs(task, env_options), inspect.signature(task_class(task)).parameters

@@ -9,8 +9,7 @@ r"""Mathematics: a reasoner thinks, a tool user computes, and in the larger team
 | `ensemble` | `reasoner_1`.., `tool_user_1`.., `judge` | the judge's | all of them gave the same answer |
 
 Agreement only ends the episode; `solved` means that the team's answer equals the gold. Everybody sees, shortened, what
-all did in the previous turn; a failure is shown only to its author. Within a turn the judge and a second answer see the
-others.
+all did in the previous turn, and its own failure; the judge and a second answer see the others of this turn too.
 """
 
 from __future__ import annotations
@@ -34,8 +33,6 @@ from tasks import sandbox
 from tasks.boards import check
 from tasks.fences import extract_code, shorten, visible
 from tasks.math_text import clean, extract_answer
-
-__all__ = ["MathEnv", "Question", "extract_answer", "load_problems", "math_equal", "read_problem", "score_answers"]
 
 SHOWN = 300  # characters of an answer, or of what a program printed, that other prompts repeat
 WORK_SHOWN = 1_000  # characters of a response (its reasoning or program) that other prompts repeat
@@ -66,8 +63,7 @@ def read_problem(row: dict[str, Any]) -> Question:
     gold = ", ".join(str(answer) for answer in answers if type(answer) in (str, int, float))
     gold = (extract_answer(gold) or "") if told == "solution" else gold.rpartition("####")[2].strip()
     if not isinstance(question, str) or not question.strip() or gold in ("", "nan", "inf", "-inf"):
-        names = "a text in the field question, problem or prompt, and an answer in final_answer, answer or solution"
-        raise ValueError(f"no mathematics problem: it needs {names} (fields: {', '.join(fields)})")
+        raise ValueError(f"no mathematics problem: no question or no answer in its fields {', '.join(fields)}")
     errors = str(fields.get("error", 0)).split(",")  # OlympiadBench: 1e-1, or "1e-1,1e-2" for the elements of a list
     return Question(question.strip(), gold, min(map(float, errors)))
 
@@ -101,17 +97,15 @@ _Said = tuple[str | None, str, str]  # by an agent: the answer, how it found it 
 
 
 class MathEnv(Env):
-    """One question, answered by a team.
+    """One question, answered by a team. `problems` may hold rows as in a file; seed s is order[s % len(problems)].
 
     Rewards, all in [0, 1]. Team: 1 if the agent's answer is right, as if it were the team's. Local: reasoner and judge
     .2 for an answer in a box, .8 if it is right; tool user .1 for a program that parses, .1 if it ends well and prints
     an answer that can be read, .8 if that is right. InfraError when program or comparison could not run through no
     fault of the agent; the state is then unchanged.
 
-    Options: `data`, a file or hub id (with `config`), or `problems`, of which each may be a row as in a file;
-    `timeout`, seconds for a tool user's program; `reasoners` and `tool_users`, how many of each an ensemble has;
-    `calls`, answers a turn of a single agent, of which the last counts. Seed s is question order[s % len(problems)] of
-    one fixed permutation.
+    Options: `data`, a file or hub id (with `config`); `timeout`, seconds for a tool user's program; `reasoners` and
+    `tool_users`, how many of each an ensemble has; `calls`, answers a turn of a single agent, of which the last counts.
     """
 
     slow_scoring = True
@@ -137,8 +131,6 @@ class MathEnv(Env):
         check("workflow", workflow, tuple(workflows))
         check("calls", calls, range(1, 3 if workflow == "single" else 2))
         check("reasoners", reasoners, range(0 if tool_users else 1, 100))  # a judge needs a team
-        if timeout <= 0:
-            raise ValueError(f"timeout={timeout}: it must be positive")
         self.agents = workflows[workflow]
         self.simultaneous = workflow == "mas"
         self.runs_programs = any(agent.startswith("tool_user") for agent in self.agents)
@@ -252,8 +244,8 @@ def _printed_answer(printed: str) -> str | None:
     return answer if readable else None
 
 
-# The rules of equality are in `math_rules.py`. They run in worker processes: sympy can work for hours on a hostile
-# text, and a time limit by signal works in the main thread only.
+# The rules of `math_rules.py` run in worker processes: sympy can work for hours on a hostile text, and a time limit by
+# signal works in the main thread only.
 _ROOT = str(Path(__file__).resolve().parent.parent)
 _PROGRAM = f"import sys; sys.path.insert(0, {_ROOT!r}); from tasks.math_rules import serve; serve({LIMIT})"
 _idle: queue.LifoQueue[Any] = queue.LifoQueue()  # workers; last in, first out: warm ones first

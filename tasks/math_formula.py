@@ -1,9 +1,8 @@
 r"""Formulas of mathematical answers: read by an allow-list, compared exactly. Only workers run this (`math_rules.py`).
 
-`parse` reads the tokens of `math_text.clean` into a sympy expression. What is not in its grammar (primes, accents,
-sums, integrals, names of several letters, any other command) and what it would misread (transposes, derivatives,
-functions of one's own) is None: such texts equal only themselves. Letters are real numbers (z and w complex), e and i
-the constants; the base of a bare \log is unknown.
+What is not in the grammar of `parse` (primes, accents, sums, integrals, names of several letters, other commands) and
+what it would misread (transposes, derivatives, functions of one's own) is None: such texts equal only themselves.
+Letters are real numbers (z and w complex), e and i the constants; the base of a bare \log is unknown.
 """
 
 import math
@@ -85,17 +84,12 @@ class _Parser:
 
     def product(self) -> Any:
         value = self.factor()
-        while True:
-            if self.take("/"):
-                value *= _power(self.factor(), Integer(-1))
-                if self.starts():
-                    raise ValueError("1/2x")
-            elif self.take(r"\\cdot|\*|\\times"):
-                value *= -self.factor() if self.take("-") else self.factor()
-            elif self.starts():
-                value *= self.factor()
-            else:
-                return value
+        while (divides := self.take("/")) or self.take(r"\\cdot|\*|\\times") or self.starts():
+            sign = -1 if self.take("-") else 1
+            value *= sign * (_power(self.factor(), Integer(-1)) if divides else self.factor())
+            if divides and self.starts():
+                raise ValueError("1/2x")
+        return value
 
     def factor(self) -> Any:
         base = self.primary()
@@ -139,9 +133,7 @@ class _Parser:
         r"""The value of a function: \sin(x), \sin 2\pi x, \sin^2 x, \log_2 8."""
         base = sympy.E
         if token == r"\log":
-            base = Symbol(r"base of \log", positive=True)
-            if self.take("_"):
-                base = self.primary(whole=True)
+            base = self.primary(whole=True) if self.take("_") else Symbol(r"base of \log", positive=True)
         power = self.primary() if self.take(r"\^") else 1
         simple = not self.take(r"[({|]|\\frac|\\sqrt", keep=True)
         value = self.factor() if simple else self.primary()
@@ -195,5 +187,4 @@ def same_quantity(gold: str, answer: str, tolerance: float) -> bool:
     finite = g.is_Rational and 10 ** g.q.bit_length() % g.q == 0  # then a decimal must hit it exactly
     if decimal and not finite and len((decimal[1] + decimal[2]).lstrip("0")) >= MIN_DIGITS:
         allowed = max(allowed, Rational(1, 2 * 10 ** len(decimal[2])))
-    gap = abs(g - a)
-    return bool(allowed and g.is_number and a.is_number and gap <= allowed) or same_value(g, a)
+    return bool(allowed and g.is_number and a.is_number and abs(g - a) <= allowed) or same_value(g, a)

@@ -1,6 +1,6 @@
 r"""Equality of mathematical answers by structure, with formulas at the leaves. Only workers run this (`math_env.py`).
 
-`tests/samples/math_pairs.txt` is the long list of what follows from these rules:
+`tests/samples/math_pairs.txt` is the long list of what follows:
 - Exact values are exactly equal. A decimal may stand for a gold without a finite decimal (1/3, pi), rounded to 6 digits
   or more, or be within the gold's tolerance. 35\% is 35 or 0.35. Units may be left out, but not exchanged.
 - Lists and sets have no order, tuples have. (2,5] equals 2 < x \le 5. Ratios scale, clock times do not.
@@ -46,8 +46,7 @@ _CLOCK = re.compile(r"\d{1,2} : [0-5]\d(?: : [0-5]\d)?")
 def serve(limit: float) -> None:
     """A worker: a JSON line [gold, answer, tolerance] in, a line true or false out.
 
-    An alarm ends the process itself after `limit` seconds of work on one of them: work and not time, because a busy
-    machine must not turn right answers into wrong ones.
+    An alarm ends it after `limit` seconds of work on one of them: a busy machine makes no right answer wrong.
     """
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     for line in sys.stdin:

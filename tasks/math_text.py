@@ -2,9 +2,9 @@ r"""Mathematical answers as text: `extract_answer` finds one in a response, and 
 
     clean(r"\left( \dfrac12, 3\text{ cm} \right)")  ->  r'( \frac { 1 } { 2 } , 3 "cm )'
 
-The result is tokens between single blanks, for `math_rules.py`: numbers as written; letters, of which those side by
-side are a product, as in `2ab`; `"cm` and `"ABC`, words or names that are never read as a product; and all other
-commands and marks, known or not: nothing that carries meaning is dropped. Every step takes linear time.
+It has tokens between single blanks: numbers as written; letters, of which those side by side are a product (`2ab`);
+`"cm` and `"ABC`, words or names that are none; and all other commands and marks, known or not. Nothing that carries
+meaning is dropped. Every step takes linear time.
 """
 
 import re
@@ -123,7 +123,7 @@ _SMALL_WORDS = "is are or and odd even if for all no not yes than the of an at t
 
 @lru_cache(maxsize=4096)
 def clean(text: str) -> str:
-    """One spelling for what LaTeX and people spell in many ways: tokens between blanks (see the top of this file)."""
+    """One spelling for what LaTeX, keyboards and people spell in many ways (see the top of this file)."""
     for pattern, replacement in _SHIFTED:
         text = re.sub(pattern, replacement, text)
     text = " ".join(_plain(text.translate(_CHARACTERS)).translate(_CHARACTERS).split())

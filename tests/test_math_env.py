@@ -232,7 +232,7 @@ def test_a_tolerance_reaches_the_reward():
 def test_rows_that_are_no_problem_are_named(tmp_path, row):
     path = tmp_path / "rows.jsonl"
     path.write_text(f'{{"question": "Q?", "answer": "5"}}\n{json.dumps(row)}\n')
-    with pytest.raises(ValueError, match=r"rows\.jsonl', row 2: .*(answer in|could not convert)"):
+    with pytest.raises(ValueError, match=r"rows\.jsonl', row 2: .*(no answer in|could not convert)"):
         load_problems(str(path))
 
 
