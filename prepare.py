@@ -68,7 +68,7 @@ class Run:
         world, self.stop.patient, self.stop.begun = self.team.world, True, True
         for step in self.log.progress(self.done):
             yield step
-            if number := world.most(self.stop.number):  # all ranks stop after the same step
+            if number := max(world.gather(self.stop.number)):  # all ranks stop after the same step
                 if self.done <= step:
                     self.save(step + 1)
                 world.close()
@@ -234,7 +234,7 @@ def make_engines(config: Config, policies: dict[str, Policy]) -> dict[str, Engin
         if kind not in engines and config.engine == "transformers":
             engines[kind] = TransformersEngine(policy, limit)
         elif kind not in engines:  # a large one leaves the GPU to the update, which two cannot take turns in
-            large = sum(shape.numel() for shape in policy.shapes.values()) >= SLEEPS and len({*kinds.values()}) == 1
+            large = policy.size >= SLEEPS and len({*kinds.values()}) == 1
             sleep = large and alone_on_the_gpu()
             engines[kind] = VllmEngine(policy, limit, memory=config.engine_memory, sleep=sleep)
     return {name: engines[kind] for name, kind in kinds.items()}

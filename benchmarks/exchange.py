@@ -72,7 +72,7 @@ def timed(world: World, move: Callable[[], object]) -> float:
         world.barrier()
         began = time.perf_counter()
         move()
-        seconds.append(world.most(time.perf_counter() - began))
+        seconds.append(max(world.gather(time.perf_counter() - began)))
     return median(seconds)
 
 
@@ -87,7 +87,7 @@ def measure(rank: int, size: int, port: int, groups: int, results: Any) -> None:
 
     everywhere, shared = timed(world, lambda: world.gather(samples)), timed(world, lambda: share(world))
     share(Counting(rank, size))
-    sizes = [world.most(counts[what]) for what in ("samples", "outlines")]
+    sizes = [max(world.gather(counts[what])) for what in ("samples", "outlines")]
     if world.main:
         results.put((everywhere, shared, *sizes))
     world.close()

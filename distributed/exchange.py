@@ -1,10 +1,8 @@
 """What travels between ranks: requests to the ranks that host their policy, answers back, samples to who trains them.
 
-    one policy on all ranks             every rank samples for its own environments; nothing travels while they play
-    policies on different ranks         in rounds: ask a neighbour that has the policy, answer, get the answers
-
-Two policies on four ranks each make four pairs of neighbours. Where agents act in order, the environments start in as
-many cohorts as there are policies, one round apart (a wavefront), so that all policies work at the same time:
+With one policy on all ranks nothing travels while they play. Otherwise they ask a neighbour in rounds: two policies on
+four ranks each make four pairs. Where agents act in order, the environments start in as many cohorts as there are
+policies, one round apart (a wavefront), so that all policies work at the same time:
 
     round            1          2          3          4
     policy A    cohort 1   cohort 2   cohort 1   cohort 2

@@ -70,10 +70,6 @@ class World:
         """One mapping from everybody's; ranks that share a policy hold the same values for it."""
         return reduce(or_, self.gather(dict(values)))
 
-    def most(self, number: T) -> T:
-        """The largest of everybody's numbers."""
-        return max(self.gather(number))  # type: ignore[type-var]
-
     def any(self, flag: bool) -> bool:
         """Whether it is true anywhere."""
         return any(self.gather(flag))
@@ -145,9 +141,9 @@ def lifeline(rank: int, size: int, store: dist.Store) -> threading.Event:
             lines = [server.accept()[0] for _ in range(size - 1)]
     for line in lines:
         line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):  # seconds, seconds, times
-            if hasattr(socket, name):  # not every system has all
-                line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15)  # seconds
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
 
     def watch() -> None:
         connection.wait(lines)  # one of them was closed

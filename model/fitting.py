@@ -33,31 +33,22 @@ def free_for_packs(policies: Iterable[Policy]) -> float:
 
 
 def tokens_that_fit(free: float, shape: PretrainedConfig, adapted: bool = False, checkpointing: bool = False) -> int:
-    """Tokens of a pack whose forward and backward pass take at most `free` bytes, from LEAST to MOST."""
-    head = (2 if adapted else 12) * shape.vocab_size * shape.hidden_size  # a bfloat16 copy, two float32 gradients
-    tile = 16 * min(TILE_TOKENS * shape.vocab_size, TILE_LOGITS)
-    gathered = 4 * shape.hidden_size * (3 * shape.intermediate_size + 2 * _heads(shape))  # weights of a layer
-    fit = (free - head - tile - gathered) / bytes_per_token(shape, adapted, checkpointing)
-    return max(LEAST, min(MOST, int(fit) // 256 * 256))
+    """Tokens of a pack whose forward and backward pass take at most `free` bytes, from LEAST to MOST.
 
-
-def bytes_per_token(shape: PretrainedConfig, adapted: bool = False, checkpointing: bool = False) -> int:
-    """What a forward pass keeps of each token for the backward pass, and gradients on their way.
-
-    A layer keeps 16 C + 8 I + 10 (H + G) D bytes: the inputs of two norms, the products of the MLP, queries, keys and
-    values before and after they are rotated (C hidden size, I that of the MLP, H and G heads, D head size; a test
-    counts them again). Adapters add float32 copies of their inputs. Gradients on their way are as large as one layer's.
-    With checkpointing a layer keeps its bfloat16 input only, and one layer at a time the rest.
+    A layer keeps 16 C + 8 I + 10 (H + G) D bytes a token for the backward pass: the inputs of two norms, the products
+    of the MLP, queries, keys and values before and after they are rotated (C hidden size, I that of the MLP, H and G
+    heads, D head size). Adapters add float32 copies of their inputs. Gradients on their way are as large as one
+    layer's. With checkpointing a layer keeps its bfloat16 input only, and one layer at a time the rest.
     """
-    c, layers = shape.hidden_size, shape.num_hidden_layers
-    layer = (28 if adapted else 16) * c + (10 if adapted else 8) * shape.intermediate_size + 10 * _heads(shape)
-    return 24 * c + (layers * 2 * c + 2 * layer if checkpointing else (layers + 1) * layer)
-
-
-def _heads(shape: PretrainedConfig) -> int:
-    """(H + G) D"""
-    size = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
-    return (shape.num_attention_heads + shape.num_key_value_heads) * size
+    c, mlp, layers, vocabulary = shape.hidden_size, shape.intermediate_size, shape.num_hidden_layers, shape.vocab_size
+    size = getattr(shape, "head_dim", None) or c // shape.num_attention_heads
+    heads = (shape.num_attention_heads + shape.num_key_value_heads) * size
+    layer = (28 if adapted else 16) * c + (10 if adapted else 8) * mlp + 10 * heads
+    token = 24 * c + (layers * 2 * c + 2 * layer if checkpointing else (layers + 1) * layer)
+    head = (2 if adapted else 12) * vocabulary * c  # a bfloat16 copy, two float32 gradients
+    tile = 16 * min(TILE_TOKENS * vocabulary, TILE_LOGITS)
+    gathered = 4 * c * (3 * mlp + 2 * heads)  # weights of a layer
+    return max(LEAST, min(MOST, int((free - head - tile - gathered) / token) // 256 * 256))
 
 
 @contextmanager

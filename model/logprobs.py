@@ -53,18 +53,13 @@ class TokenLogProb(torch.autograd.Function):
         for h, t, z, g in zip(*(x.split(ctx.tile) for x in (hidden, target, norm, grad)), strict=True):
             delta = _tile_backward(h @ weight.t(), t, z, g, 1 / ctx.temperature)
             grad_hidden.append(delta @ weight)
-            if grad_weight is not None:
-                _add_product(grad_weight, delta, h)
+            if grad_weight is not None and h.is_cuda and h.dtype != torch.float32:
+                # the GPU reads 16 bits and adds in 32 without a copy
+                torch.addmm(grad_weight, delta.t(), h, out_dtype=torch.float32, out=grad_weight)
+            elif grad_weight is not None:
+                grad_weight.addmm_(delta.t().float(), h.float())
             del delta  # before the logits of the next tile exist
         return torch.cat(grad_hidden), None if grad_weight is None else grad_weight.to(weight.dtype), None, None, None
-
-
-def _add_product(total: Tensor, delta: Tensor, hidden: Tensor) -> None:
-    """total += delta^T hidden, in float32 whatever the inputs are: (V, C), (n, V), (n, C)."""
-    if hidden.is_cuda and hidden.dtype != torch.float32:  # the GPU reads 16 bits and adds in 32 without a copy
-        torch.addmm(total, delta.t(), hidden, out_dtype=torch.float32, out=total)
-    else:
-        total.addmm_(delta.t().float(), hidden.float())
 
 
 def token_logprobs(

@@ -52,24 +52,13 @@ class Policy:
     threads: int | None = 0  # of an update on a CPU: 0 as many as elsewhere, None to be chosen at the first one
 
     def __post_init__(self) -> None:
-        self.root = self.root or LogProbs(self.model)
-
-    @property
-    def adapted(self) -> bool:
-        return lora.has_adapter(self.model, self.name)
+        self.root, self.adapted = self.root or LogProbs(self.model), lora.has_adapter(self.model, self.name)
+        # this process among those that train this policy
+        self.rank, self.ranks = (self.mesh.get_local_rank(), self.mesh.size()) if self.mesh else (0, 1)
 
     @property
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
-
-    @property
-    def rank(self) -> int:
-        """This process among the `ranks` that train this policy."""
-        return self.mesh.get_local_rank() if self.mesh else 0
-
-    @property
-    def ranks(self) -> int:
-        return self.mesh.size() if self.mesh else 1
 
     def logprobs(self, pack: Pack, temperature: float) -> tuple[Tensor, Tensor]:
         """Log-prob and entropy of every response token of a pack: (N,), (N,). Inside `packed(model)`."""
@@ -92,10 +81,9 @@ class Policy:
         return {name.replace(".base_layer.", "."): weight.shape for name, weight in named if ".lora_" not in name}
 
     @property
-    def size(self) -> str:
-        """In words: how many parameters, and how many of an adapter beside them."""
-        whole, own = sum(map(torch.Size.numel, self.shapes.values())), sum(w.numel() for _, w in self.parameters())
-        return f"{whole / 1e6:.2f}M parameters" + (f" and LoRA of {own / 1e6:.2f}M" if self.adapted else "")
+    def size(self) -> int:
+        """How many parameters."""
+        return sum(map(torch.Size.numel, self.shapes.values()))
 
     @property
     def stop_ids(self) -> set[int]:
@@ -114,10 +102,10 @@ class Policy:
             for kind, value in {"the value": weight.detach(), **self.optimizer.state.get(weight, {})}.items()
             if torch.is_tensor(value)
         }
-        if get_total_norm([value for value in values.values() if value.numel()], inf).isfinite():
-            return  # all at once: to ask each of them takes the GPU 50 ms
-        name = next(name for name, value in values.items() if not value.isfinite().all())
-        raise FloatingPointError(f"policy {self.name}: {name} is not finite; go on from the last checkpoint")
+        # all at once: to ask each of them takes the GPU 50 ms
+        if not get_total_norm([value for value in values.values() if value.numel()], inf).isfinite():
+            name = next(name for name, value in values.items() if not value.isfinite().all())
+            raise FloatingPointError(f"policy {self.name}: {name} is not finite; go on from the last checkpoint")
 
     def save(self, folder: Path, weights: Iterable[tuple[str, Tensor]] | None = None) -> None:
         """Write what `AutoModelForCausalLM.from_pretrained` reads, of an adapted policy what `PeftModel` reads, unless

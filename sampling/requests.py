@@ -1,17 +1,12 @@
 """Requests and the scheduler: many environments share one engine, and neither side should wait long.
 
-A player (`rollout._play`) is a generator that plays one environment: it yields the requests of its next agents and is
-sent their completions. `drive` plays many of them at once:
+A player (`rollout._play`) is a generator that plays one environment: it yields the requests of its next agents, is sent
+their completions, scores them (in a thread of `pool`, if there is one) and asks again. `drive` plays many at once:
 
-      player 1   player 2   player 3  ...     each waits for the answers to its own requests, then scores them
-         |          |          |              (in a thread of `pool`, if there is one) and asks again
-      submit     submit     submit
-         '----------+----------'
-                 stream                       in rounds: one call of the engine for all pending requests, so
-                    |                           everybody submits before anybody is answered
-                 collect                      continuous (vLLM): requests join while others run, and a player goes on
-                    |                           as soon as its own answers are there
-                 engine
+    player 1   player 2 ...       in rounds: one call of the engine for all pending requests, so everybody submits
+      submit     submit           before anybody is answered
+         '---stream---'           continuous (vLLM): requests join while others run, and a player goes on as soon as
+             engine               its own answers are there
 
 The result does not depend on the order of the answers, because every request carries its own seed.
 """
@@ -86,8 +81,6 @@ class Rounds(Stream):
     def collect(self) -> Answers:
         requests, self.pending = self.pending, []
         replies = self.generate(requests, self.n) if requests or hasattr(self.generate, "anywhere") else []
-        if len(replies) != len(requests):
-            raise ValueError(f"the engine returned {len(replies)} lists for {len(requests)} requests")
         return list(zip(requests, replies, strict=True))
 
     def __len__(self) -> int:

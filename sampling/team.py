@@ -49,9 +49,9 @@ class Team:
 
     def describe(self) -> str:
         """Policies, their sizes and the agents they speak for. All ranks call it."""
-        sizes = self.world.merge({name: policy.size for name, policy in self.policies.items()})
+        sizes = self.world.merge({name: f"{policy.size / 1e6:.2f}M" for name, policy in self.policies.items()})
         agents = {name: [agent for agent, owner in self.policy_of.items() if owner == name] for name in self.ranks_of}
-        return "; ".join(f"policy {name} ({sizes[name]}) plays {', '.join(agents[name])}" for name in agents)
+        return "; ".join(f"policy {name} ({sizes[name]} parameters) plays {', '.join(agents[name])}" for name in agents)
 
     def set_lr(self, lr: float) -> None:
         for policy in self.policies.values():
@@ -83,7 +83,7 @@ class Team:
 
         def fit(checkpointing: bool) -> int:
             shapes = [(policy.model.config, policy.adapted, checkpointing) for policy in self.policies.values()]
-            return -self.world.most(-min(tokens_that_fit(free, *shape) for shape in shapes))
+            return min(self.world.gather(min(tokens_that_fit(free, *shape) for shape in shapes)))
 
         tokens = fit(checkpointing)
         if tokens < ENOUGH and not checkpointing:

@@ -36,9 +36,9 @@ class VllmEngine(Engine):
     ):  # fmt: skip
         super().__init__(policy, max_tokens, context)
         self.shapes, self.names, self.can_sleep, self.asleep = policy.shapes, count(), sleep, False
-        vllm, several = import_vllm(policy.device), dist.is_initialized() and dist.get_world_size() > 1
+        (vllm, settings), several = import_vllm(policy.device), dist.is_initialized() and dist.get_world_size() > 1
         torch.cuda.empty_cache()  # vLLM takes its memory from what is free, not from what torch keeps for later
-        settings = device_options(policy.device) | {
+        settings |= {
             "dtype": str(self.dtype).removeprefix("torch."),
             "max_model_len": self.context,
             "gpu_memory_utilization": memory,
@@ -113,14 +113,30 @@ class VllmStream(Stream):
 
     def submit(self, requests: list[Request]) -> None:
         from vllm.inputs import tokens_input
+        from vllm.sampling_params import RequestOutputKind, SamplingParams
 
         for request in requests:
-            if len(request.prompt_ids) >= self.engine.context:
+            room = self.engine.context - len(request.prompt_ids)
+            if room <= 0:
                 self.hopeless.append(request)
                 continue
+            sampling = SamplingParams(
+                n=self.n,
+                seed=request.seed,  # vLLM gives candidate k seed + k
+                temperature=self.temperature,
+                top_p=self.top_p,
+                max_tokens=min(self.engine.max_tokens, room),
+                stop_token_ids=sorted(self.engine.policy.stop_ids),
+                ignore_eos=True,  # only these: vLLM would add the end token of the model's configuration
+                logprobs=0,  # of the sampled token only
+                flat_logprobs=True,
+                detokenize=False,
+                skip_clone=True,  # nobody else has these parameters
+                output_kind=RequestOutputKind.FINAL_ONLY,
+            )
             name = str(next(self.engine.names))
             self.waiting[name] = request
-            self.engine.llm.llm_engine.add_request(name, tokens_input(request.prompt_ids), self._sampling(request))
+            self.engine.llm.llm_engine.add_request(name, tokens_input(request.prompt_ids), sampling)
 
     def collect(self) -> Answers:
         """Compute one more token for all that run; returns the requests that are complete now, often none."""
@@ -133,24 +149,6 @@ class VllmStream(Stream):
                 done.append((self.waiting.pop(output.request_id), [*map(completion, output.outputs)]))
         return done
 
-    def _sampling(self, request: Request) -> Any:
-        from vllm.sampling_params import RequestOutputKind, SamplingParams
-
-        return SamplingParams(
-            n=self.n,
-            seed=request.seed,  # vLLM gives candidate k seed + k
-            temperature=self.temperature,
-            top_p=self.top_p,
-            max_tokens=min(self.engine.max_tokens, self.engine.context - len(request.prompt_ids)),
-            stop_token_ids=sorted(self.engine.policy.stop_ids),
-            ignore_eos=True,  # only these: vLLM would add the end token of the model's configuration
-            logprobs=0,  # of the sampled token only
-            flat_logprobs=True,
-            detokenize=False,
-            skip_clone=True,  # nobody else has these parameters
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        )
-
 
 def completion(answer: Any) -> Completion:
     """vLLM's `CompletionOutput` -> ours."""
@@ -159,29 +157,26 @@ def completion(answer: Any) -> Completion:
     return Completion(list(answer.token_ids), list(answer.logprobs.logprobs), answer.finish_reason)
 
 
-def device_options(device: torch.device) -> dict[str, Any]:
-    """Arguments of `vllm.LLM` that differ between GPU and CPU."""
-    if device.type == "cuda":  # CUDA graphs for decoding without the minute that the compiler takes
-        graphs = {"cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": BATCHES}
-        return {"compilation_config": {"mode": 0, **graphs}}
-    # a prompt computed in pieces would have to rewind its random generator, which torch's CPU generators cannot do
-    return {"enforce_eager": True, "enable_chunked_prefill": False}
-
-
 def alone_on_the_gpu() -> bool:
     """Whether no other process has memory here: vLLM counts what all use, and fails if that grows while it sleeps."""
     free, total = torch.cuda.mem_get_info() if torch.cuda.is_available() else (0, 0)
     return total - free - torch.cuda.memory_reserved() < 2 * 2**30  # the context of this process takes less
 
 
-def import_vllm(device: torch.device) -> Any:
-    """Import vllm with the environment variables it reads, unless they are set. ImportError with what to install."""
+def import_vllm(device: torch.device) -> tuple[Any, dict[str, Any]]:
+    """The module, with the environment variables it reads unless they are set, and arguments of `LLM` for this device.
+
+    ImportError with what to install.
+    """
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # `load` needs the model in this process
     defaults = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
     defaults["VLLM_USE_FLASHINFER_SAMPLER"] = "0"  # only for top-p and top-k, and not always installed
-    if device.type == "cuda":
+    if device.type == "cuda":  # CUDA graphs for decoding without the minute that the compiler takes
         defaults["VLLM_USE_V2_MODEL_RUNNER"] = "1"  # draws all rows with one kernel; the older one loops over seeds
-    else:
+        graphs = {"cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": BATCHES}
+        options: dict[str, Any] = {"compilation_config": {"mode": 0, **graphs}}
+    else:  # a prompt in pieces would have to rewind its random generator, which torch's CPU generators cannot do
+        options = {"enforce_eager": True, "enable_chunked_prefill": False}
         defaults |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     os.environ.update(defaults | os.environ)
     try:
@@ -193,4 +188,4 @@ def import_vllm(device: torch.device) -> Any:
         import vllm._custom_ops as ops
 
         ops._supports_onednn = False  # else layers keep a repacked copy of their weights, which `load` does not reach
-    return vllm
+    return vllm, options

@@ -164,7 +164,7 @@ def test_a_task_that_breaks_the_contract_ends_the_rollout(reward, error):
 @pytest.mark.parametrize(
     ("generate", "message"),
     [
-        (lambda engine, requests: engine(requests, 3)[:1], "returned 1 lists for 2 requests"),
+        (lambda engine, requests: engine(requests, 3)[:1], "is shorter than argument 1"),
         (lambda engine, requests: engine(requests, 2), "returned 2 completions for agent ann, expected 3"),
         (lambda *_: [[Completion([49, 50], [-1.0], "stop")] * 3] * 2, "2 response ids but 1 log-probs"),
         *(
