@@ -4,7 +4,7 @@ A model that `update.py` would silently train wrongly is refused here, in one li
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
@@ -77,6 +77,18 @@ def check_weights(model: PreTrainedModel, tokenizer: Tokenizer, found: dict) -> 
         raise ValueError(f"its tokenizer has {tokens} tokens, its embedding only {rows} rows")
     if not stop_ids(model, tokenizer):
         raise ValueError("nothing ends a response: no end token in tokenizer, generation_config.json or chat template")
+
+
+def checked(weights: Iterable[tuple[str, Tensor]], shapes: Mapping[str, torch.Size]) -> Iterator[tuple[str, Tensor]]:
+    """Pass on the weights of a model. ValueError on an unknown name, a wrong shape and, at the end, a missing name."""
+    given = set()
+    for name, weight in weights:
+        if weight.shape != shapes.get(name):
+            raise ValueError(f"{name} has the shape {[*weight.shape]}, expected {shapes.get(name)}")
+        given.add(name)
+        yield name, weight
+    if missing := [name for name in shapes if name not in given]:
+        raise ValueError(f"{len(missing)} weights were not given, the first is {missing[0]}")
 
 
 HARMLESS = {"scaling", "dropout", "position_ids", "cache_position", "use_cache"}  # options of attention

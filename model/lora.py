@@ -19,7 +19,7 @@ from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from distributed.shard import full
-from model.loading import load_model, refusing
+from model.loading import checked, load_model, refusing
 
 ALPHA = 32  # scale = ALPHA / rank, so that the best learning rate hardly depends on the rank
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -97,16 +97,19 @@ def merged_weights(
         yield name.replace(".base_layer.", "."), weight.to(dtype or weight.dtype)
 
 
+def saved_weights(model: PreTrainedModel, policy: str) -> Iterator[tuple[str, nn.Parameter]]:
+    """The same under the names in peft's files."""
+    for name, weight in adapter_weights(model, policy):
+        yield f"base_model.model.{name.replace(f'.{label(policy)}.', '.')}", weight
+
+
 def is_adapter(folder: Path) -> bool:
     return (folder / CONFIG).is_file()
 
 
 def save_adapter(model: PreTrainedModel, policy: str, folder: Path, write: bool = True) -> None:
     """Write the folder that peft's `PeftModel.from_pretrained` reads; all ranks call it, one of them writes."""
-    whole = {
-        f"base_model.model.{name.replace(f'.{label(policy)}.', '.')}": full(weight.detach()).cpu().contiguous()
-        for name, weight in adapter_weights(model, policy)
-    }
+    whole = {name: full(weight.detach()).cpu().contiguous() for name, weight in saved_weights(model, policy)}
     if write:
         config = copy.deepcopy(model.peft_config[label(policy)])  # type: ignore[index,union-attr]
         config.base_model_name_or_path, config.inference_mode = model.name_or_path, True
@@ -153,13 +156,9 @@ def load_adapter(model: PreTrainedModel, policy: str, folder: Path) -> None:
             if weight.dtype not in (torch.float32, torch.bfloat16, torch.float16) or not weight.isfinite().all():
                 raise ValueError(f"{name} is {weight.dtype} or has values that are not finite")
         add_adapter(model, policy, config["r"], alpha=config["lora_alpha"], only=config["target_modules"])
-        for name, weight in adapter_weights(model, policy):
-            value = saved.pop(f"base_model.model.{name.replace(f'.{label(policy)}.', '.')}")
-            if value.shape != weight.shape:
-                raise ValueError(f"{name} has the shape {[*value.shape]}, not {[*weight.shape]} as r says")
-            weight.data.copy_(value)
-        if saved:
-            raise ValueError(f"{WEIGHTS} does not fit the model: {next(iter(saved))} in it")
+        own = dict(saved_weights(model, policy))
+        for name, value in checked(saved.items(), {name: weight.shape for name, weight in own.items()}):
+            own[name].data.copy_(value)
 
 
 def load_whole(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

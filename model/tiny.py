@@ -14,7 +14,7 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from envs import Env, Message
+from envs import Env
 from grouping import GroupKey, Sample
 from model.attention import packed
 from model.chat import WITHOUT_SYSTEM, encode
@@ -71,12 +71,13 @@ def build(seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
         return Qwen3ForCausalLM(config), tokenizer
 
 
-def noisy_examples(env: Env, rng: np.random.Generator, turns: int) -> Iterator[tuple[str, list[Message], str]]:
-    """Play one environment with noise: (agent, messages, answer text) for every agent and turn."""
+def noisy_samples(policy: Policy, env: Env, rng: np.random.Generator, turns: int) -> Iterator[Sample]:
+    """Play one environment with noise: an answer for every agent and turn."""
     for agent in turns * tuple(env.agents):
         if not env.done and env.noisy_answer:
-            text = env.noisy_answer(rng, GOOD)
-            yield agent, env.observe(agent), text
+            text, prompt = env.noisy_answer(rng, GOOD), encode(policy.tokenizer, env.observe(agent))
+            ids = [*policy.tokenizer(text, add_special_tokens=False).input_ids, policy.tokenizer.eos_token_id]
+            yield Sample(GroupKey(0, 0, agent), prompt, ids, [0.0] * len(ids), 0.0)
             env.step(agent, text)
 
 
@@ -85,17 +86,12 @@ def warm_start(
 ) -> float:
     """Imitate noisy answers (a share of GOOD is good) on fresh levels; returns the last cross-entropy, nats a token."""
     rng, loss = np.random.default_rng([seed, 3]), torch.zeros(())
-    end = policy.tokenizer.eos_token_id
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=lr, weight_decay=0.0)
     with packed(policy.model):
         for _ in range(steps):
-            samples = []
+            samples: list[Sample] = []
             for _ in range(WARM_LEVELS):
-                env = level(int(rng.integers(2**31)))
-                for agent, messages, text in noisy_examples(env, rng, turns):
-                    ids = [*policy.tokenizer(text, add_special_tokens=False).input_ids, end]
-                    prompt = encode(policy.tokenizer, messages)
-                    samples.append(Sample(GroupKey(0, 0, agent), prompt, ids, [0.0] * len(ids), 0.0))
+                samples += noisy_samples(policy, level(int(rng.integers(2**31))), rng, turns)
             tokens = sum(len(sample.response_ids) for sample in samples)
             loss = torch.zeros((), device=policy.device)
             for shared in micro_batches([[sample] for sample in samples], PACK):

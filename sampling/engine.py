@@ -7,7 +7,7 @@ An engine holds a copy of a policy's weights, which `load` replaces: policies of
 """
 
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from model.loading import checked as checked
 from model.policy import Policy
 from sampling.requests import Completion, Request, Rounds, Stream, answered
 
@@ -50,18 +51,6 @@ class Engine:
     ) -> list[list[Completion]]:
         """n completions for each request; temperature 0 is greedy (its log-probs are those at 1), `top_p` nucleus."""
         return answered(self.stream(n, temperature, top_p), requests)
-
-
-def checked(weights: Weights, shapes: Mapping[str, torch.Size]) -> Iterator[tuple[str, Tensor]]:
-    """Pass on the weights of a model. ValueError on an unknown name, a wrong shape and, at the end, a missing name."""
-    given = set()
-    for name, weight in weights:
-        if weight.shape != shapes.get(name):
-            raise ValueError(f"load: {name} has shape {tuple(weight.shape)}, the engine's {shapes.get(name)}")
-        given.add(name)
-        yield name, weight
-    if missing := [name for name in shapes if name not in given]:
-        raise ValueError(f"load: {len(missing)} weights were not given, the first is {missing[0]}")
 
 
 @contextmanager

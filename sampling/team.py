@@ -79,19 +79,16 @@ class Team:
         Where they would be small without it, gradient checkpointing is turned on.
         """
         self.rest()
-        free = free_for_packs(self.learners.values())
-
-        def fit(checkpointing: bool) -> int:
-            shapes = [(policy.model.config, policy.adapted, checkpointing) for policy in self.policies.values()]
-            return min(self.world.gather(min(tokens_that_fit(free, *shape) for shape in shapes)))
-
-        tokens = fit(checkpointing)
-        if tokens < ENOUGH and not checkpointing:
-            tokens = fit(checkpointing=True)
-            for policy in self.policies.values():
-                checkpoint_layers(policy.model)
-        for policy in self.policies.values():
+        free, policies = free_for_packs(self.learners.values()), self.policies.values()
+        for again in sorted({checkpointing, True}):
+            fits = min(tokens_that_fit(free, policy.model.config, policy.adapted, again) for policy in policies)
+            tokens = min(self.world.gather(fits))
+            if tokens >= ENOUGH:
+                break
+        for policy in policies:
             policy.pack_tokens = tokens
+            if again:
+                checkpoint_layers(policy.model)
 
     def ready(self, name: str) -> Engine:
         """The engine of a policy with the policy's weights in it. All ranks of the policy call it together."""

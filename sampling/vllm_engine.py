@@ -146,15 +146,13 @@ class VllmStream(Stream):
             with torch.random.fork_rng(devices=[]):  # vLLM's CPU sampler draws from torch's global generator as well
                 outputs = self.engine.llm.llm_engine.step()
             for output in outputs:
-                done.append((self.waiting.pop(output.request_id), [*map(completion, output.outputs)]))
+                if odd := {answer.finish_reason for answer in output.outputs} - {"stop", "length"}:
+                    raise RuntimeError(f"vLLM ended a response because of {odd}")
+                done.append((self.waiting.pop(output.request_id), [
+                    Completion(list(answer.token_ids), list(answer.logprobs.logprobs), answer.finish_reason)
+                    for answer in output.outputs
+                ]))  # fmt: skip
         return done
-
-
-def completion(answer: Any) -> Completion:
-    """vLLM's `CompletionOutput` -> ours."""
-    if answer.finish_reason not in ("stop", "length"):
-        raise RuntimeError(f"vLLM ended a response because of {answer.finish_reason!r}")
-    return Completion(list(answer.token_ids), list(answer.logprobs.logprobs), answer.finish_reason)
 
 
 def alone_on_the_gpu() -> bool:
