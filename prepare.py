@@ -17,7 +17,7 @@ from distributed.exchange import gather_episodes
 from distributed.world import World, place
 from model import lora, tiny
 from model.lora import load_whole
-from model.policy import LogProbs, Policy, make_policy
+from model.policy import Policy, make_policy
 from options import Config, policy_map, sources
 from records import run_folder
 from records.card import write_cards
@@ -195,7 +195,6 @@ def make_team(config: Config, agents: Sequence[str], world: World, weights: Load
         raise ValueError(f"--frozen {' '.join(config.frozen)}: name some of the policies {', '.join(names)}, not all")
     ranks_of = place(names, world.size, config.ranks)
     policies: dict[str, Policy] = {}
-    roots: dict[int, LogProbs] = {}  # by model: policies with adapters may share it
     meshes, adapted = world.meshes(ranks_of), config.adapter == "lora"
     models: Iterable[tuple] = ((name, *weights(name)) for name in meshes)  # one after the other: they leave the CPU
     if adapted:
@@ -205,9 +204,8 @@ def make_team(config: Config, agents: Sequence[str], world: World, weights: Load
     for name, model, tokenizer in models:
         policies[name] = make_policy(
             name, model, tokenizer, config.lr, world.device, meshes[name], config.gradient_checkpointing, config.fused,
-            config.optimizer, roots.get(id(model)),
+            config.optimizer, next((other.root for other in policies.values() if other.model is model), None),
         )  # fmt: skip
-        roots[id(model)] = policies[name].root
     firsts = [name for name in policies if ranks_of[name][0] == world.rank]  # each tokenizer travels once
     tokenizers = world.merge({name: policies[name].tokenizer for name in firsts})
     team = Team(policies, policy_of, make_engines(config, policies), tokenizers, world, ranks_of, config.frozen)

@@ -26,7 +26,7 @@ class Engine:
     """`TransformersEngine` works everywhere and answers in rounds; `VllmEngine` is fast on a GPU and never waits."""
 
     in_rounds = True
-    holds = ("", 0)  # whose weights these are, and of which version (`Team.ready`)
+    holds: tuple[str, object] = ("", None)  # whose weights these are, and of which version (`Team.ready`)
 
     def __init__(self, policy: Policy, max_tokens: int, context: int | None):
         self.policy, self.max_tokens = policy, max_tokens

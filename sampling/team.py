@@ -38,7 +38,6 @@ class Team:
         self.neighbours = self.world.neighbours(self.ranks_of) if several else None  # that answer each other's requests
         self.wavefront = True  # benchmarks/step.py measures what it gains
         self.seconds: defaultdict[str, float] = defaultdict(float)  # in "generate" and "load", until cleared
-        self.version = 0  # of the weights
         self.sync()
 
     def encode(self, agent: str, messages: list[dict[str, str]]) -> list[int]:
@@ -61,7 +60,7 @@ class Team:
         """The weights have changed: hand them to the engines, or FloatingPointError where they are not finite."""
         for policy in self.learners.values():
             policy.check_finite()
-        self.version += 1
+        self.version = object()  # of the weights, unlike that of any other team
         served = [*self.engines.values()]
         for name, engine in self.engines.items():
             if served.count(engine) == 1:  # one of several policies gets them when asked
@@ -71,7 +70,7 @@ class Team:
         """Engines that can sleep leave the GPU to the update."""
         for engine in self.engines.values():
             if engine.sleep():
-                engine.holds = "", 0
+                engine.holds = "", None
 
     def fit_packs(self, checkpointing: bool) -> None:
         """On GPUs: packs as large as there is room for during an update, the same on all ranks. All call it.

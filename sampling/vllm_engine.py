@@ -146,12 +146,11 @@ class VllmStream(Stream):
             with torch.random.fork_rng(devices=[]):  # vLLM's CPU sampler draws from torch's global generator as well
                 outputs = self.engine.llm.llm_engine.step()
             for output in outputs:
-                if odd := {answer.finish_reason for answer in output.outputs} - {"stop", "length"}:
+                answers = output.outputs
+                if odd := {a.finish_reason for a in answers} - {"stop", "length"}:
                     raise RuntimeError(f"vLLM ended a response because of {odd}")
-                done.append((self.waiting.pop(output.request_id), [
-                    Completion(list(answer.token_ids), list(answer.logprobs.logprobs), answer.finish_reason)
-                    for answer in output.outputs
-                ]))  # fmt: skip
+                found = [Completion(list(a.token_ids), list(a.logprobs.logprobs), a.finish_reason) for a in answers]
+                done.append((self.waiting.pop(output.request_id), found))
         return done
 
 
