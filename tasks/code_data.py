@@ -30,8 +30,7 @@ class Problem:
     """One task. `tests` are the golden ones, never shown.
 
     question: what both agents read. fn_name: the function to write, None for a program that reads stdin. examples:
-    tests that are shown. solutions: reference programs, best first. given: code of the question (imports, helpers) that
-    a program need not repeat.
+    tests that are shown. solutions: reference programs, best first.
     """
 
     question: str
@@ -39,7 +38,6 @@ class Problem:
     fn_name: str | None = None
     examples: tuple[Test, ...] = ()
     solutions: tuple[str, ...] = ()
-    given: str = ""
 
 
 def normal_tests(tests: Iterable[Any]) -> list[Test]:
@@ -140,16 +138,16 @@ def unpack_private_tests(packed: str) -> list:
 
 
 def _plain(row: Row) -> Problem:
-    given = {"given": row["given"]} if row.get("given") else {}
+    given = {"given": "" + row["given"]} if row.get("given") else {}  # TypeError for what is no text
     tests, examples = ([{**test, **given} for test in row.get(name) or []] for name in ("tests", "examples"))
-    return _problem(row["question"], tests, examples, row.get("solutions") or [], **given)
+    return _problem(row["question"], tests, examples, row.get("solutions") or [])
 
 
-def _problem(question: str, tests: list, examples: Sequence = (), solutions: Sequence = (), given: str = "") -> Problem:
-    "".join([question, *solutions, given])  # TypeError for what is no text
+def _problem(question: str, tests: list, examples: Sequence = (), solutions: Sequence = ()) -> Problem:
+    "".join([question, *solutions])  # TypeError for what is no text
     normal = normal_tests([*tests, *examples])
     golden, shown = tuple(normal[: len(tests)]), tuple(normal[len(tests) :])
-    return Problem(question, golden, normal[0].get("fn_name") if normal else None, shown, tuple(solutions), given)
+    return Problem(question, golden, normal[0].get("fn_name") if normal else None, shown, tuple(solutions))
 
 
 def _starter(row: Row) -> str:

@@ -142,7 +142,7 @@ class CodeEnv(Env):
         return Reward(grade.score, 0.1 + 0.1 * runs + 0.8 * grade.score, info)
 
     def _step_tester(self, text: str) -> Reward:
-        tests = read_tests(text, self.problem.fn_name, self.problem.given)
+        tests = read_tests(text, golden_tests(self.problem)[0])
         local, info = 0.0, {"format": float(tests is not None)}
         if tests:
             known = reference_solution(self.problem, self.timeout) or (self.program if self.solved else None)
@@ -167,14 +167,14 @@ class CodeEnv(Env):
         self.done, self.report = grade.passed, "\n".join(lines)
 
 
-def read_tests(text: str, name: str | None, given: str = "") -> list[Test] | None:
-    """The tests in the last fenced json block, at most WRITTEN_TESTS of them; None when they cannot be read."""
+def read_tests(text: str, like: Test) -> list[Test] | None:
+    """The tests in the last fenced json block, at most WRITTEN_TESTS of them, of the same function as the golden test
+    `like`; None when they cannot be read."""
     block = last_block(text, ("json",), lambda block: True)
     if block is None or len(block) > 20_000:
         return None
-    fields, more = ("args", "expected"), {"fn_name": name, "given": given}
-    if name is None:
-        fields, more = ("input", "output"), {}
+    fields = ("args", "expected") if "fn_name" in like else ("input", "output")
+    more = {name: like[name] for name in ("fn_name", "given") if name in like}
     try:
         written = read_json(block)[:WRITTEN_TESTS]
         tests = normal_tests({field: test[field] for field in fields} | more for test in written)

@@ -22,13 +22,9 @@ def same_output(expected: str, printed: str) -> bool:
     Integers must be equal, floats within TOLERANCE; nan matches nothing. "2" accepts "2.0" but not "2.0000001". Digits
     after a leading zero are text, not a number: "0011" is not "11".
     """
-    wanted, got = _words(expected), _words(printed)
+    lines = ("\n".join(line.strip() for line in text.strip().split("\n")) for text in (expected, printed))
+    wanted, got = (re.split(r"(\s+)", text) for text in lines)  # words and, at every second place, blanks
     return len(wanted) == len(got) and all(map(_same_word, wanted, got))
-
-
-def _words(text: str) -> list[str]:
-    """The words of a text and, at every second place, the blanks between them."""
-    return re.split(r"(\s+)", "\n".join(line.strip() for line in text.strip().split("\n")))
 
 
 def _same_word(wanted: str, got: str) -> bool:

@@ -28,6 +28,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from tasks.seccomp import seccomp_filter
 
@@ -37,6 +38,7 @@ THREADS = 32  # at a time; the kernel counts them per namespace from Linux 5.14 
 OUTPUT = 1 << 20  # bytes of stdout, and of stderr; a program that writes more is stopped
 FILES = 1 << 25  # bytes of /tmp, and of each file
 LIMITS = {"AS": MEMORY, "STACK": MEMORY // 8, "FSIZE": FILES, "NOFILE": 256, "CORE": 0}  # deep recursion is legitimate
+FOLDER: Any = {"prefix": "sandbox-", "ignore_cleanup_errors": True}  # of a program without bubblewrap
 START_SECONDS = 30.0  # a sandbox that takes longer to start is an infrastructure failure
 
 PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))  # outside a virtual environment
@@ -73,13 +75,50 @@ def run_program(code: str, stdin: str = "", timeout: float = TIMEOUT) -> Result:
     return run_many(code, [stdin], timeout)[0]
 
 
-def run_many(code: str, stdins: Sequence[str], timeout: float = TIMEOUT, end: float = math.inf) -> list[Result]:
+def run_many(
+    code: str, stdins: Sequence[str], timeout: float = TIMEOUT, end: float = math.inf, bubblewrap: bool | None = None
+) -> list[Result]:
     """Results for the first inputs, at the price of one fork each; no run has time after `end`, of time.monotonic().
 
     No run sees another: the supervisor never executes a line of the program, and a run that took all of its time or
     left a trace in its folder, even a time stamp, is the last. So there may be fewer results than inputs, but one.
+    `bubblewrap`: what `use_bubblewrap` says unless given.
     """
-    return _run(use_bubblewrap(), code, stdins, timeout, end)
+    if bubblewrap is None:
+        bubblewrap = use_bubblewrap()
+    limits = LIMITS | {"CPU": math.ceil(timeout) + 1} | ({"NPROC": THREADS} if bubblewrap else {})
+    rules = timeout, end, OUTPUT, limits, seccomp_filter() if bubblewrap else None
+    requests = (marshal.dumps((code, stdin.encode("utf-8", "replace"), *rules)) for stdin in stdins)
+    try:
+        with (
+            contextlib.nullcontext("/") if bubblewrap else tempfile.TemporaryDirectory(**FOLDER) as folder,
+            subprocess.Popen(
+                [*VICTIM, *(_bubblewrap() if bubblewrap else ()), PYTHON, *FLAGS, START, COMPILED],
+                env=LOADER | {"PATH": "/usr/bin:/bin", "PYTHONHASHSEED": "0", "PYTHONUTF8": "1"},
+                cwd=folder,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,  # its own Ctrl-C, and no terminal
+            ) as process,
+        ):
+            seconds = min(timeout * len(stdins), max(0.0, end - time.monotonic())) + START_SECONDS
+            try:
+                replies, errors = process.communicate(b"".join(requests), seconds)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                replies, errors = process.communicate()
+    except OSError as error:  # no process, descriptor or disk space left on this machine
+        replies, errors = b"", str(error).encode()
+    if not replies:
+        return [Result("infra", "", f"the sandbox did not start: {errors.decode(errors='replace')}")]
+    results, stream = [], io.BytesIO(replies[1:])
+    with contextlib.suppress(EOFError):
+        while True:
+            status, *texts = marshal.load(stream)  # from our supervisor: programs cannot write here
+            results.append(Result(status, *(text.decode("utf-8", "replace") for text in texts)))
+    # Without any the program got at its supervisor: its own doing.
+    return results or [Result("error", "", "the sandbox was stopped")]
 
 
 _mode = "auto"
@@ -118,76 +157,32 @@ def use_bubblewrap() -> bool:
 def _bubblewrap_problem() -> str:
     """Why bubblewrap cannot be used; "" when it works. Tried once: being installed does not mean being allowed."""
     test = "import threading, json; threading.Thread(target=print, args=('up',)).start()"
-    (result,) = _run(True, test, [""], 10.0)
+    (result,) = run_many(test, [""], 10.0, bubblewrap=True)
     works = result == Result("ok", "up\n", "")
     return "" if works else f"bubblewrap does not work on this system ({result.stderr.strip()[-500:]})"
 
 
 @lru_cache
 def _bubblewrap() -> tuple[str, ...]:
-    """The command that everything inside is started with."""
+    """The command that everything inside is started with. Visible are Python, its standard library, and the folders of
+    the shared libraries that the loader finds for them."""
+    library = os.path.realpath(sysconfig.get_path("stdlib"))
+    extensions = map(str, Path(library, "lib-dynload").glob("*.so"))
+    trace = {"LD_TRACE_LOADED_OBJECTS": "1", "LD_PRELOAD": ":".join(extensions)}  # the loader lists, and runs nothing
+    listing = subprocess.run([PYTHON], env=LOADER | trace, capture_output=True, text=True).stdout
+    found = [PYTHON, library, "/etc/ld.so.cache"]
+    for path in re.findall(r"(/.+) \(0x", listing):
+        folder = os.path.dirname(path)
+        # Not a folder that holds the standard library too, as /usr/lib may: it holds other things as well.
+        if not path.startswith(library):
+            found.append(path if library.startswith(os.path.realpath(folder) + "/") else folder)
     separate = "--unshare-user --unshare-pid --unshare-net --unshare-ipc --unshare-uts --unshare-cgroup-try"
-    args = ["bwrap", *separate.split(), "--cap-drop", "ALL"]
-    args += ["--die-with-parent", "--new-session", "--as-pid-1"]
+    args = ["bwrap", *separate.split(), "--cap-drop", "ALL", "--die-with-parent", "--new-session", "--as-pid-1"]
     args += ["--size", str(FILES), "--tmpfs", "/tmp", "--chdir", "/tmp"]
-    for path in (*_python_files(), "/etc/ld.so.cache"):
+    for path in dict.fromkeys(found):
         args += ["--ro-bind-try", path, path]
         for packages in Path(path).glob("*-packages"):  # what others installed, perhaps the data with the answers
             args += ["--tmpfs", str(packages), "--remount-ro", str(packages)]
     for device in ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"):
         args += ["--dev-bind-try", device, device]
     return (*args, "--remount-ro", "/")
-
-
-def _python_files() -> list[str]:
-    """Python, its standard library, and the folders of the shared libraries that the loader finds for them."""
-    library = os.path.realpath(sysconfig.get_path("stdlib"))
-    extensions = map(str, Path(library, "lib-dynload").glob("*.so"))
-    trace = {"LD_TRACE_LOADED_OBJECTS": "1", "LD_PRELOAD": ":".join(extensions)}  # the loader lists, and runs nothing
-    listing = subprocess.run([PYTHON], env=LOADER | trace, capture_output=True, text=True).stdout
-    found = [PYTHON, library]
-    for path in re.findall(r"(/.+) \(0x", listing):
-        folder = os.path.dirname(path)
-        # Not a folder that holds the standard library too, as /usr/lib may: it holds other things as well.
-        if not path.startswith(library):
-            found.append(path if library.startswith(os.path.realpath(folder) + "/") else folder)
-    return list(dict.fromkeys(found))
-
-
-def _run(bubblewrap: bool, code: str, stdins: Sequence[str], timeout: float, end: float = math.inf) -> list[Result]:
-    """`run_many` in bubblewrap or without."""
-    limits = LIMITS | {"CPU": math.ceil(timeout) + 1} | ({"NPROC": THREADS} if bubblewrap else {})
-    rules = timeout, end, OUTPUT, limits, seccomp_filter() if bubblewrap else None
-    requests = (marshal.dumps((code, stdin.encode("utf-8", "replace"), *rules)) for stdin in stdins)
-    try:
-        with (
-            contextlib.nullcontext("/")
-            if bubblewrap
-            else tempfile.TemporaryDirectory(prefix="sandbox-", ignore_cleanup_errors=True) as folder,
-            subprocess.Popen(
-                [*VICTIM, *(_bubblewrap() if bubblewrap else ()), PYTHON, *FLAGS, START, COMPILED],
-                env=LOADER | {"PATH": "/usr/bin:/bin", "PYTHONHASHSEED": "0", "PYTHONUTF8": "1"},
-                cwd=folder,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,  # its own Ctrl-C, and no terminal
-            ) as process,
-        ):
-            seconds = min(timeout * len(stdins), max(0.0, end - time.monotonic())) + START_SECONDS
-            try:
-                replies, errors = process.communicate(b"".join(requests), seconds)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                replies, errors = process.communicate()
-    except OSError as error:  # no process, descriptor or disk space left on this machine
-        replies, errors = b"", str(error).encode()
-    if not replies:
-        return [Result("infra", "", f"the sandbox did not start: {errors.decode(errors='replace')}")]
-    results, stream = [], io.BytesIO(replies[1:])
-    with contextlib.suppress(EOFError):
-        while True:
-            status, *texts = marshal.load(stream)  # from our supervisor: programs cannot write here
-            results.append(Result(status, *(text.decode("utf-8", "replace") for text in texts)))
-    # Without any the program got at its supervisor: its own doing.
-    return results or [Result("error", "", "the sandbox was stopped")]

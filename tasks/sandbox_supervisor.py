@@ -51,10 +51,9 @@ def enter(streams, limits, lock):
     os.setsid()
     for name, value in limits.items():
         kind = getattr(resource, f"RLIMIT_{name}")
-        hard = resource.getrlimit(kind)[1]
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        hard = resource.getrlimit(kind)[1] % 2**63  # -1 is none
         # One CPU second more until the hard limit: SIGXCPU says what happened, SIGKILL would not.
-        resource.setrlimit(kind, (value, value + 1 if name == "CPU" and hard != value else value))
+        resource.setrlimit(kind, (min(value, hard), min(value + (name == "CPU"), hard)))
     for target, file in enumerate(streams):
         os.dup2(file, target)
     os.closerange(3, 100)

@@ -145,8 +145,7 @@ def test_without_a_reference_the_tester_is_paid_only_after_the_golden_tests_conf
 
 def test_programs_find_the_code_that_the_question_gives():
     tests = [{"fn_name": "f", "args": [4], "expected": 2.0, "given": "import math\ndef helper(x): return math.sqrt(x)"}]
-    problem = Problem("q", tuple(normal_tests(tests)), "f", given=tests[0]["given"])
-    env = CodeEnv(problems=[problem])
+    env = CodeEnv(problems=[Problem("q", tuple(normal_tests(tests)), "f")])
     assert env.step("coder", answer("def f(x): return helper(x)")).team == 1.0
     assert env.step("tester", written_tests({"args": [9], "expected": 3})).local == pytest.approx(1.0)
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tasks.code_data import Problem, normal_tests
-from tasks.code_grading import GOLDEN_TESTS, call, grade_program
+from tasks.code_grading import GOLDEN_TESTS, call, golden_tests, grade_program
 from tasks.code_values import from_data, to_data
 from tasks.data import Row
 
@@ -32,9 +32,10 @@ ANY_ORDER = ("find_dissimilar", "Diff", "intersection_array", "larg_nnum", "extr
 
 def plain_row(problem: Problem) -> Row:
     """A problem as a row of the plain format, with no more tests and solutions than are ever used."""
-    kinds = {"tests": problem.tests[:GOLDEN_TESTS], "examples": problem.examples}
-    row = {"question": problem.question, **{name: list(map(exact, tests)) for name, tests in kinds.items()}}
-    return {**row, "solutions": problem.solutions[:SOLUTIONS], "given": problem.given}
+    tests, examples = list(map(exact, golden_tests(problem))), list(map(exact, problem.examples))
+    given = problem.tests[0].get("given", "") if problem.tests else ""
+    row = {"question": problem.question, "tests": tests, "examples": examples}
+    return {**row, "solutions": problem.solutions[:SOLUTIONS], "given": given}
 
 
 def exact(test: Row) -> Row:
@@ -148,7 +149,7 @@ def convert(
     if not (grade := grade_program(code, golden)).passed:
         raise ValueError(f"its reference solution does not pass its tests: {grade.statuses}")
     examples = tuple(test for test, (place, *_) in zip(golden, calls, strict=True) if place < shown)
-    return plain_row(Problem(question, golden, name, examples, (code,), given))
+    return plain_row(Problem(question, golden, name, examples, (code,)))
 
 
 def _human_eval(row: Row) -> Row:
