@@ -125,25 +125,25 @@ class CodeEnv(Env):
         self.check_agent(agent)
         if self.done:
             return Reward(0.0, 0.0, {"format": 0.0})
-        return self._step_coder(text) if agent == "coder" else self._step_tester(text)
+        reward = self._step_coder(text) if agent == "coder" else self._step_tester(text)
+        self.unread = self.unread - {agent} if reward.info["format"] else self.unread | {agent}
+        return reward
 
     def _step_coder(self, text: str) -> Reward:
         code = extract_code(text)
         if code is None:
-            self.unread |= {"coder"}
             return Reward(0.0, 0.0, {"format": 0.0})
         grade = grade_program(code, golden_tests(self.problem), self.timeout)
         runs = grade.statuses[0] == "ok" or (grade.statuses[0] == "wrong" and grade.outputs[0].strip() != "")
         if "tester" not in self.agents and self.problem.examples:
             self._compare(code, self.problem.examples)
         self.program, self.score, self.solved = code, grade.score, grade.passed
-        self.unread -= {"coder"}
         info = {"format": 1.0, "runs": float(runs), "golden": grade.score}
         return Reward(grade.score, 0.1 + 0.1 * runs + 0.8 * grade.score, info)
 
     def _step_tester(self, text: str) -> Reward:
         tests = read_tests(text, golden_tests(self.problem)[0])
-        local, info = 0.0, {"format": float(tests is not None)}
+        local, info = 0.0, {"format": float(bool(tests))}
         if tests:
             known = reference_solution(self.problem, self.timeout) or (self.program if self.solved else None)
             own = [test for test in tests if not copied(test, self.problem)]
@@ -154,7 +154,6 @@ class CodeEnv(Env):
         if self.program is not None and (tests or self.tests):
             self._compare(self.program, tests or self.tests)
         self.tests = tests or self.tests
-        self.unread = self.unread - {"tester"} if tests else self.unread | {"tester"}
         return Reward(self.score, local, info)
 
     def _compare(self, code: str, tests: Sequence[Test]) -> None:
