@@ -62,9 +62,7 @@ class TokenLogProb(torch.autograd.Function):
         return torch.cat(grad_hidden), None if grad_weight is None else grad_weight.to(weight.dtype), None, None, None
 
 
-def token_logprobs(
-    model: PreTrainedModel, pack: Pack, temperature: float = 1.0, tile: int | None = None
-) -> tuple[Tensor, Tensor]:
+def token_logprobs(model: PreTrainedModel, pack: Pack, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
     """Log-prob and entropy of every response token at this temperature: (N,), (N,) float32.
 
     ValueError outside `packed(model)`: any other attention lets the sequences of a pack see each other.
@@ -72,10 +70,9 @@ def token_logprobs(
     if model.config._attn_implementation != "packed":
         raise ValueError("token_logprobs: call it inside `with packed(model)`")
     weight = model.lm_head.weight  # (V, C)
-    heads = model.model.layers[0].self_attn.head_dim
+    kernels = pack.layout.kernels(weight, model.model.layers[0].self_attn.head_dim)
     hidden = model.model(
-        input_ids=pack.ids[None], position_ids=pack.positions[None], use_cache=False,
-        kernels=pack.layout.kernels(weight, heads),
-    ).last_hidden_state[0]  # (T, C)  # fmt: skip
-    tile = tile or max(1, min(TILE_TOKENS, TILE_LOGITS // len(weight)))
+        input_ids=pack.ids[None], position_ids=pack.positions[None], use_cache=False, kernels=kernels
+    ).last_hidden_state[0]  # (T, C)
+    tile = max(1, min(TILE_TOKENS, TILE_LOGITS // len(weight)))
     return TokenLogProb.apply(hidden.index_select(0, pack.source), weight, pack.target, temperature, tile)

@@ -26,9 +26,9 @@ def ragged_groups(seed=0, prompts=(1, 2, 7, 19, 20), responses=(1, 1, 2, 3, 8, 1
     ]
 
 
-def packed_logprobs(model, groups, temperature=1.0, **options):
+def packed_logprobs(model, groups, temperature=1.0):
     with packed(model):
-        return token_logprobs(model, pack_samples(groups), temperature, **options)
+        return token_logprobs(model, pack_samples(groups), temperature)
 
 
 def all_gradients(model, loss):
@@ -90,17 +90,15 @@ def test_a_pack_worked_out_by_hand():
 
 
 @pytest.mark.parametrize("tile", [1, 7])
-def test_tiles_change_nothing(tile):
+def test_tiles_change_nothing(monkeypatch, tile):
     model, groups = small_model(), ragged_groups()
-    expected = packed_logprobs(model, groups)
-    found = packed_logprobs(model, groups, tile=tile)
-    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
-    weight = torch.linspace(-1, 1, len(expected[0]))
-    with packed(model):
-        gradients = [
-            all_gradients(model, (token_logprobs(model, pack_samples(groups), 1.0, size)[0] * weight).sum())
-            for size in (2048, tile)
-        ]
+    found, gradients = [], []
+    for size in (2048, tile):
+        monkeypatch.setattr("model.logprobs.TILE_TOKENS", size)
+        with packed(model):
+            found.append(token_logprobs(model, pack_samples(groups)))
+            gradients.append(all_gradients(model, (found[-1][0] * torch.linspace(-1, 1, len(found[-1][0]))).sum()))
+    torch.testing.assert_close(found[1], found[0], atol=1e-6, rtol=1e-6)
     gradients_agree(gradients[1], gradients[0])
 
 
