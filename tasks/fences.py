@@ -69,13 +69,10 @@ def last_block(text: str, tags: Sequence[str], whole: Callable[[str], bool]) -> 
 
 
 def _parses(code: str) -> bool:
-    if not code.strip():
-        return False
     try:
-        ast.parse(code, "<answer>")
+        return bool(code.strip() and ast.parse(code, "<answer>"))
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # what the parser raises for text that is no program
         return False
-    return True
 
 
 def shorten(text: str, limit: int) -> str:

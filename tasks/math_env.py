@@ -217,10 +217,8 @@ class MathEnv(Env):
 
     def _agreed(self, turn: dict[str, _Said]) -> bool:
         """Did all give the same answer? An agent alone must repeat its previous one."""
-        given = [answer for answer, _, _ in turn.values()]
-        if len(self.agents) == 1:
-            given += [answer for answer, _, _ in self.previous.values()]
-        first, *rest = given
+        before = self.previous if len(self.agents) == 1 else {}
+        first, *rest = given = [answer for answer, _, _ in (*turn.values(), *before.values())]
         # Both ways round: equality with a gold is not symmetric.
         return len(given) == max(2, len(self.agents)) and all(
             first and answer and math_equal(gold=first, answer=answer) and math_equal(gold=answer, answer=first)

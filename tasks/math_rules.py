@@ -73,9 +73,8 @@ def equal(gold: str, answer: str, tolerance: float = 0.0) -> bool:
         return gold == swapped  # choice (e) is (E)
     # A formula of one letter has it in either case, 3R^2 and 3r^2; but 5 g are not 5 G, and e and i are constants.
     letters = set(_LETTER.findall(gold))
-    if len(letters) != 1 or letters != set(_LETTER.findall(swapped)) or letters & set("eiEI"):
-        return False
-    return bool(_OPERATOR.search(gold)) and parse(gold) is not None and same(gold, swapped, tolerance)
+    one = len(letters - set("eiEI")) == len(letters) == 1 and letters == set(_LETTER.findall(swapped))
+    return one and bool(_OPERATOR.search(gold)) and parse(gold) is not None and same(gold, swapped, tolerance)
 
 
 def same(gold: str, answer: str, tolerance: float = 0.0, top: bool = False) -> bool:
@@ -113,16 +112,12 @@ def _plain(text: str) -> str:
 
 def _cut(text: str, *marks: str) -> tuple[list[str], list[str]]:
     """Cut at the marks outside all brackets: parts, and the marks between them."""
-    parts: list[list[str]] = [[]]
-    found, depth = [], 0
+    tokens, depth = [], 0
     for token in text.split(" "):
         depth += (token in _OPEN) - (token in _CLOSE)
-        if depth == 0 and token in marks:
-            found.append(token)
-            parts.append([])
-        else:
-            parts[-1].append(token)
-    return [" ".join(part) for part in parts], found
+        tokens.append(f"\n{token}\n" if depth == 0 and token in marks else token)
+    pieces = " ".join(tokens).split("\n")
+    return [part.strip() for part in pieces[::2]], pieces[1::2]
 
 
 def _inside(text: str) -> tuple[str, str]:
@@ -152,7 +147,7 @@ def _group(text: str) -> tuple[str, list[str]]:
         return "{x}" if alone else "{}", _elements(inside)
     items = _cut(inside, ",", ";")[0]
     if len(items) > 1 and r"\pm " not in text:  # (x + 1) is no tuple; [1,2,3] is no interval
-        vector = kind == r"\langle\rangle" and not re.search("[a-zA-Z]", inside)  # <u,v> is a product
+        vector = kind == r"\langle\rangle" and not _LETTER.search(inside)  # <u,v> is a product
         return "()" if vector or (kind == "[]" and len(items) != 2) else kind, items
     union, ratio = _cut(text, r"\cup")[0], _cut(text, ":")[0]
     if len(union) > 1:
@@ -201,10 +196,9 @@ def _solved(text: str) -> tuple[str, str]:
 def _range(text: str) -> tuple[str, str]:
     r"""("x", (2,5]) of 2 < x \le 5. Name "" for all else."""
     parts, marks = _relation(text)
-    if len(parts) == 2 and _is_name(parts[1]):
-        parts, marks = [*parts, r"\infty"], [*marks, "<"]
-    elif len(parts) == 2:
-        parts, marks = [r"- \infty", *parts], ["<", *marks]
+    if len(parts) == 2:
+        above = _is_name(parts[1])
+        parts, marks = ([*parts, r"\infty"], [*marks, "<"]) if above else ([r"- \infty", *parts], ["<", *marks])
     if len(parts) != 3 or set(marks) - {"<", r"\le"} or not all(parts) or not _is_name(parts[1]):
         return "", text
     left, right = "(" if marks[0] == "<" else "[", ")" if marks[1] == "<" else "]"

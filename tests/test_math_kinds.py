@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.math_env import extract_answer, math_equal, score_answers
-from tasks.math_text import clean, without_unit
+from tasks.math_text import clean
 
 SAMPLES = Path(__file__).parent / "samples"
 EXAMPLES = int(os.environ.get("MATH_EXAMPLES", "40"))  # a longer search: 40,000 take ten minutes
@@ -35,20 +35,6 @@ def test_the_tables_are_what_they_were():
     counts = {verdict: verdicts.count(verdict) for verdict in set(verdicts)}
     assert counts == {"equal": 733, "different": 599, "reject": 59, "turned": 11}
     assert len(table("math_faults.txt")) > 700
-
-
-@pytest.mark.parametrize(
-    ("text", "rest", "unit"),
-    [
-        (r"15\text{ square centimeters}", "15", "cm ^ 2"),
-        ("60 mph", "60", "mi / h"),
-        (r"9.8\mathrm{~m}/\mathrm{s}^2", "9.8", "m / s ^ 2"),
-        ("6m", "6 m", ""),
-        (r"\$5", "5", "dollar"),
-    ],
-)
-def test_units(text, rest, unit):
-    assert without_unit(clean(text)) == (rest, unit)
 
 
 @pytest.mark.parametrize(
