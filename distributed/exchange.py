@@ -47,9 +47,10 @@ class Exchange:
             asking[rank].append((i, request))
         asked = [(rank, i, request) for rank, part in enumerate(world.send_to(asking)) for i, request in part]
         answers: list[list[tuple[int, list[Completion]]]] = [[] for _ in range(world.size)]
-        for name, ranks in self.ranks_of.items():
-            wanted = [item for item in asked if self.policy_of[item[2].agent] == name]
-            if world.any(bool(wanted)) and world.rank in ranks:  # all of its ranks or none: they load it together
+        here = {name: [item for item in asked if self.policy_of[item[2].agent] == name] for name in self.ranks_of}
+        anywhere = world.add_up({name: len(wanted) for name, wanted in here.items()})  # from here on no rank waits
+        for name, wanted in here.items():
+            if anywhere[name] and world.rank in self.ranks_of[name]:  # all of its ranks or none: they load it together
                 replies = self.answer(name, [request for *_, request in wanted], n)  # perhaps none of them
                 for (rank, i, _), reply in zip(wanted, replies, strict=True):
                     answers[rank].append((i, reply))

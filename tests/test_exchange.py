@@ -1,6 +1,7 @@
 """What travels in a step: requests to a neighbour, and every sample to the rank that packs it."""
 
 import random
+import time
 
 import pytest
 from helpers import make_sample
@@ -113,3 +114,23 @@ def test_requests_go_to_one_neighbour_with_their_policy_and_to_nobody_else(size)
         for i, reply in enumerate(replies):
             who = rank % half + (half if i % 3 else 0)
             assert reply == [Completion([who, k], [-0.5, -k / 4], "stop") for k in range(3 if i >= 3 else 0)]
+
+
+def test_policies_on_different_ranks_answer_at_the_same_time(tmp_path):
+    """Each waits in its engine until the other is in its own: one after the other they would never meet."""
+    ranks_of = {"a": [0], "b": [1]}
+
+    def work(rank):
+        world = start("cpu")
+
+        def answer(name, requests, n):
+            (tmp_path / name).touch()
+            end = time.monotonic() + 20
+            while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < end:
+                time.sleep(0.01)
+            return [[Completion([len(list(tmp_path.iterdir()))], [0.0], "stop")] * n for _ in requests]
+
+        replies = Exchange(world, ranks_of, POLICY_OF, answer)([Request(agent, [1], 0) for agent in POLICY_OF], 1)
+        return [reply.ids for (reply,) in replies]
+
+    assert run_ranks(2, work) == [[[2], [2]]] * 2
