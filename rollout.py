@@ -68,10 +68,12 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Rules:
-    """What is the same for all environments of a rollout.
+    """What is the same for all environments of a rollout: its keyword arguments.
 
-    `mix` turns the two rewards of an action into what it is worth to training. `seed` (for instance run seed and step)
-    and the number of an environment fix the seeds of its requests.
+    `mix` turns the two rewards of an action into what it is worth to training. `value` is the return of a trajectory of
+    chains: what the team has achieved at the end, whoever acted last; 1 exactly when solved. `seed` (for instance run
+    seed and step) and the number of an environment (`env_ids`, default: its position) fix the seeds of its requests.
+    `pool` scores different environments in parallel; the result does not depend on it.
     """
 
     encode: Encode
@@ -80,63 +82,48 @@ class Rules:
     max_turns: int
     alpha: float = 1.0
     mix: Mix = mixed_reward
+    value: Callable[[Episode, float], float] = lambda episode, alpha: episode.progress
     seed: Sequence[int] = (0,)
+    env_ids: Sequence[int] | None = None
+    pool: Executor | None = None
 
     def request_seed(self, env: int, turn: int, agent: int, trajectory: int | None) -> int:
         """Both samplings use the same K seeds: candidate k of a tree, and trajectory k of chains, has base + k."""
         return request_seed(self.seed, env, turn, agent, self.num_candidates) + (trajectory or 0)
 
 
-def rollout_tree(
-    envs: Sequence[Env],
-    generate: Generate,
-    *,
-    env_ids: Sequence[int] | None = None,
-    pool: Executor | None = None,
-    **rules: Any,
-) -> Rollout:
+def rollout_tree(envs: Sequence[Env], generate: Generate, **rules: Any) -> Rollout:
     """Tree sampling over environments that were just reset: K = `num_candidates` candidates at every agent and turn.
 
-    `rules`: the fields of `Rules`. `env_ids` (default: the position) number the environments. `pool` scores different
-    environments in parallel; the result does not depend on it. Raises ValueError when the engine returns the wrong
-    number of lists or completions.
+    `rules`: the fields of `Rules`. Raises ValueError when the engine returns the wrong number of lists or completions.
     """
-    return Rollout(_play_all(envs, generate, Rules(**rules), [None], env_ids, pool))
+    return Rollout(_play_all(envs, generate, Rules(**rules), [None]))
 
 
-def rollout_chains(
-    envs: Sequence[Env],
-    generate: Generate,
-    *,
-    env_ids: Sequence[int] | None = None,
-    pool: Executor | None = None,
-    value: Callable[[Episode, float], float] = lambda episode, alpha: episode.progress,
-    **rules: Any,
-) -> Rollout:
+def rollout_chains(envs: Sequence[Env], generate: Generate, **rules: Any) -> Rollout:
     """Plain GRPO: `num_candidates` independent trajectories of every environment; arguments as in `rollout_tree`.
 
-    Every sample of a trajectory carries its return, `value(episode, alpha)`: what the team has achieved at the end,
-    whoever acted last; 1 exactly when solved. When one action cannot be scored the whole trajectory is invalid.
+    Every sample of a trajectory carries its return. When one action cannot be scored the whole trajectory is invalid.
     """
     rule = Rules(**rules)
-    episodes = _play_all(envs, generate, rule, range(rule.num_candidates), env_ids, pool)
+    episodes = _play_all(envs, generate, rule, range(rule.num_candidates))
     for episode in episodes:
         for sample in episode.samples:
-            sample.reward, sample.valid = value(episode, rule.alpha), episode.ended != "infra"
+            sample.reward, sample.valid = rule.value(episode, rule.alpha), episode.ended != "infra"
     return Rollout(episodes)
 
 
 def _play_all(
-    envs: Sequence[Env], generate: Generate, rules: Rules, trajectories: Sequence[int | None],
-    env_ids: Sequence[int] | None, pool: Executor | None,
-) -> list[Episode]:  # fmt: skip
+    envs: Sequence[Env], generate: Generate, rules: Rules, trajectories: Sequence[int | None]
+) -> list[Episode]:
     """Every environment once for each of `trajectories`; [None] is a tree."""
-    numbers = range(len(envs)) if env_ids is None else env_ids  # ranks play parts of a batch under its own numbers
+    # ranks play parts of a batch under its own numbers
+    numbers = range(len(envs)) if rules.env_ids is None else rules.env_ids
     if not len(set(numbers)) == len(numbers) == len(envs):
         raise ValueError(f"env_ids: {len(envs)} distinct numbers expected, got {list(numbers)}")
     players = [_play(env.copy(), i, rules, t) for i, env in zip(numbers, envs, strict=True) for t in trajectories]
     candidates = rules.num_candidates if trajectories == [None] else 1
-    return drive(players, generate, candidates, pool, in_order=not any(env.simultaneous for env in envs))
+    return drive(players, generate, candidates, rules.pool, in_order=not any(env.simultaneous for env in envs))
 
 
 # ---------------------------------------------------------------------------------------------------- one environment
