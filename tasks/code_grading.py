@@ -1,9 +1,8 @@
 """Verdicts on programs: run them in the sandbox on test inputs, and compare the results outside it.
 
-The verdict is the parent's: a test sends its *input* into the sandbox, what the program printed or returned comes back
-as data of exact builtin types (`to_data`), and only here is it compared with the expected answer, which the child never
-holds. So a program that forges output, patches `print` or returns objects that claim to equal everything can only give
-an answer, never a verdict.
+A test sends its *input* into the sandbox, what the program printed or returned comes back as data of exact builtin
+types (`to_data`), and only here is it compared with the expected answer. So a program that forges output, patches
+`print` or returns objects that claim to equal everything can only give an answer, never a verdict.
 """
 
 import importlib

@@ -5,8 +5,7 @@
 
 Sources and splits of the first are those of the authors' scripts (docs/reproduce.md). It needs the package `datasets`.
 A row is written only if it loads as a problem; a training set is written after the evaluation sets of its kind, without
-any question that is in one of them. The second runs the test code of each row with the reference solution in the
-sandbox, once, and writes its calls as exact tests. What is left out is counted or named.
+any question that is in one of them. What is left out is counted, or named by the second.
 """
 
 import argparse
