@@ -18,10 +18,9 @@ One turn of `make_env("plan_path", rows=4, cols=4).reset(seed=3)`, word for word
                       and the same board: a proposal moves nobody
       answers         It stops below the goal. #### [R, R, U, U, L]  team 1.00 local 1.00    solved
 
-An `Env` is one instance of a cooperative task. `observe` gives an agent its prompt as chat messages and changes
-nothing; `step` reads one agent's whole response, changes the state and returns a `Reward`; `copy` gives an independent
-twin, which is how tree sampling scores K candidates without one seeing another. The tasks live in `tasks/`, or wherever
-you have yours; the smallest whole one is `examples/newsroom.py`.
+`observe` gives an agent its prompt and changes nothing; `step` reads one agent's whole response, changes the state and
+returns a `Reward`; `copy` gives an independent twin, which is how tree sampling scores K candidates without one seeing
+another. The tasks live in `tasks/`, or wherever you have yours; the smallest whole one is `examples/newsroom.py`.
 """
 
 from __future__ import annotations
@@ -41,10 +40,7 @@ Message = dict[str, str]  # {"role": "system" | "user", "content": ...}
 
 
 class InfraError(RuntimeError):
-    """`step` could not score a candidate through no fault of its own (a sandbox did not start, a scorer died).
-
-    The rollout excludes that candidate: never committed, never counted as wrong.
-    """
+    """`step` could not score a candidate through no fault of its own: it is never committed, nor counted as wrong."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +75,8 @@ class Env(ABC):
     way: Sequence[tuple[int, int]] = ()  # cells (row, column) through which the last answer leads, for pictures
     slow_scoring: bool = False  # `step` waits for other processes, so that threads can score side by side
     runs_programs: bool = False  # `step` runs programs of the agents: no run starts where they cannot
+    # a method (rng, good) that a warm start imitates: an answer in the right format, good with this probability
     noisy_answer: Callable[[np.random.Generator, float], str] | None = None
-    """A method `noisy_answer(rng, good)` that a warm start imitates: an answer in the right format, good with this
-    probability and random otherwise."""
 
     @abstractmethod
     def reset(self, seed: int) -> Env:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from tasks.boards import MOVES
 from tasks.levels import make_levels
 from tasks.plan_path import PlanPath
-from tasks.walk import MOVES
 
 
 def solves(env: PlanPath, steps: int = 64) -> bool:

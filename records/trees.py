@@ -28,7 +28,7 @@ from envs import Env, InfraError
 from grouping import Sample
 from records.console import half_up
 from rollout import Decode, Episode, Rollout
-from tasks.walk import with_arrows
+from tasks.boards import with_arrows
 
 Row = dict[str, Any]
 

@@ -3,8 +3,9 @@
 import copy
 import json
 import re
-from collections.abc import Callable
-from itertools import groupby
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby, pairwise
+from math import inf
 from typing import Any, TypeVar
 
 import numpy as np
@@ -79,17 +80,16 @@ class Board(Env):
     workflow `mas`: a tool user proposes an answer, then the planner, who sees the proposal, decides (sequential).
     workflow `single`: the planner alone. With `calls=2` it answers twice a turn, and sees its draft when it decides.
     workflow `tool`: the tool user alone. Its answer is what is done.
-    tool `direct`: a proposal is an answer line. tool `python`: it is a fenced program, which gets the board as Python
-    to copy and runs in the sandbox; the answer line that it prints is proposed (a list in its last line is enough). The
-    planner sees the program and its output or error; the next prompt of its author tells the result.
+    tool `python`: a proposal is no answer line but a fenced program, which gets the board as Python to copy; the answer
+    line that it prints is proposed (a list in its last line is enough). The planner sees the program and its output or
+    error; the next prompt of its author tells the result.
 
-    Local rewards: planner .1 format + .1 legal + .8 * share; tool user .1 format + .1 executes + .8 * share. Roles and
-    weights are the paper's (appendix A.1). The shares are ours, because a policy learns to exploit measures that pay
-    for an empty plan, a bump or a push on and off again. `executes`: the proposed answer is legal (direct); the program
-    ended well and printed an answer that can be read (python). The team reward of an answer that is not carried out is
-    what the team would get if it were, computed on a copy.
+    Local rewards: .1 format + .1 legal (planner) or executes (tool user) + .8 * share. Roles and weights are the
+    paper's (appendix A.1). The shares are ours, because a policy learns to exploit measures that pay for an empty plan,
+    a bump or a push on and off again. `executes`: the proposal is legal, or the program ended well and printed an
+    answer that can be read. The team reward of a proposal is what the team would get for it, computed on a copy.
 
-    All state must be immutable values, replaced and never changed in place, so that a shallow copy is enough.
+    All state is immutable values, replaced and never changed in place, so that a shallow copy is enough.
     """
 
     # What a game brings:
@@ -117,10 +117,7 @@ class Board(Env):
         return self._describe("")
 
     def noisy_answer(self, rng: np.random.Generator, good: float) -> str:
-        """An answer in the right format, for warm starts: each part is good with this probability, else random.
-
-        Of a program the whole plan is good or random, and one program in five has a mistake and does not run.
-        """
+        # of a program the whole plan is good or random, and one in five has a mistake and does not run
         if not self.runs_programs or self.program:  # the planner decides
             return f"#### {_written(self._noise(rng, good))}"
         answer = self._noise(rng, float(rng.random() < good))
@@ -137,7 +134,7 @@ class Board(Env):
         self.result = ""  # the result of the last program, as its author will see it
 
     def _new_high(self, potential: float) -> float:
-        """How far this raises the best potential of the episode, 0 to 1: only what is new pays, and only once."""
+        """How far this raises the best potential of the episode: only what is new pays, and only once."""
         gain = max(0.0, potential - self.best)
         self.best += gain
         return gain
@@ -199,10 +196,7 @@ class Board(Env):
 
 
 def _run_program(code: str | None) -> tuple[list | None, str]:
-    """The answer that a program printed, None unless it ended well, and what happened in words.
-
-    InfraError when the sandbox fails.
-    """
+    """The answer that a program printed, None unless it ended well, and in words what happened. Raises InfraError."""
     if code is None:
         return None, "There was none: no fenced python block that can be read."
     result = sandbox.run_program(code, stdin="", timeout=TOOL_SECONDS)
@@ -217,3 +211,101 @@ def _run_program(code: str | None) -> tuple[list | None, str]:
     printed = shorten(text.strip(), MAX_OUTPUT) or "nothing"
     told = "" if answer is not None else "\nThat has no readable answer line."
     return answer, f"{shown}\nIt printed:\n{printed}{told}"
+
+
+# -------------------------------------------------------------------------------------------------------------- walks
+
+Cell = tuple[int, int]  # (row, column), origin top left
+MOVES: dict[str, Cell] = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
+SPELLINGS = {name: name[0].upper() for name in ("u", "d", "l", "r", "up", "down", "left", "right")}
+SIZES = range(1, 1001)  # rows or columns of a board
+
+
+def beside(cell: Cell, move: str, steps: int = 1) -> Cell:
+    """The cell so many steps away, on the board or not."""
+    return cell[0] + steps * MOVES[move][0], cell[1] + steps * MOVES[move][1]
+
+
+def distances(starts: Iterable, neighbours: Callable[[Any], Iterable], most: float = inf) -> dict[Any, int]:
+    """Steps from the nearest of `starts` to all that can be reached, breadth first. ValueError beyond `most` states."""
+    found = dict.fromkeys(starts, 0)
+    queue = list(found)
+    for here in queue:  # it grows meanwhile
+        for there in neighbours(here):
+            if there not in found:
+                found[there] = found[here] + 1
+                queue.append(there)
+        if len(found) > most:
+            raise ValueError(f"more than {most} positions; choose fewer boxes or a smaller board")
+    return found
+
+
+def with_arrows(picture: Sequence[str], way: Sequence[Cell]) -> str:
+    """A board with the way that an answer takes: ^ v < > in the free cells that it enters.
+
+    >>> print(with_arrows(["P.#", "..G"], [(0, 0), (0, 1), (1, 1), (1, 2)]))
+    P > #
+    . v G
+    """
+    cells = [list(row) for row in picture]
+    arrows = dict(zip(MOVES.values(), "^v<>", strict=True))
+    for (r, c), (row, column) in pairwise(way):
+        if cells[row][column] in ". $":
+            cells[row][column] = arrows[row - r, column - c]
+    return "\n".join(" ".join(row) for row in cells)
+
+
+class Walk(Board):
+    """A board on which an answer is a list of moves, carried out one by one; a turn takes at most `max_moves`.
+
+    "U", "up", "Up" are one move; anything that is no move counts as an impossible one.
+    """
+
+    ANSWER, PRINT = "#### [moves], for example #### [U, R, R]", "print('####', moves)"
+    # What a game brings:
+    TITLE = TASK = HINT = ""  # parts of the rules
+    position: Cell  # of the player
+    _move: Callable[[str], None]  # make a move if it is possible
+    _noisy_move: Callable[[np.random.Generator, float], str]  # one that brings the solution nearer, or a random one
+    _symbol: Callable[[Cell], str]  # how a cell is drawn, "#" if nobody can enter it
+    _places: Callable[[], str]  # where everything is, as Python
+
+    def __init__(self, workflow: str, tool: str, calls: int, rows: int, cols: int, max_moves: int):
+        super().__init__(workflow, tool, calls)
+        check("rows", rows, SIZES)
+        check("cols", cols, SIZES)
+        check("max_moves", max_moves, range(1, MAX_MOVES + 1))
+        self.rows, self.cols, self.max_moves = rows, cols, max_moves
+        self.RULES = (
+            f"{self.TITLE} {rows} rows and {cols} columns; cells are (row, column), (0,0) is top left. {self.TASK} "
+            f"Moves: U (row - 1), D (row + 1), L (column - 1), R (column + 1). {self.HINT} "
+            f"You have several turns; a turn takes at most {max_moves} moves, and you go on from where you are."
+        )
+
+    def _walk(self, answer: list) -> tuple[bool, str]:
+        """Carry out a plan: whether every move was possible and within the limit, and the feedback."""
+        moves, bumps, self.way = answer[:MAX_MOVES], 0, (self.position,)
+        for word in moves[: self.max_moves]:
+            if move := SPELLINGS.get(str(word).strip().lower()):
+                self._move(move)
+            moved = self.position != self.way[-1]
+            self.way += (self.position,) if moved else ()
+            bumps += not moved
+            if self.solved:
+                break
+        legal = bool(moves) and not bumps and len(moves) <= self.max_moves
+        return legal, f"Your last plan had {len(moves)} moves, {bumps} of them impossible."
+
+    def _noise(self, rng: np.random.Generator, good: float) -> list:
+        twin, moves = self.copy(), []
+        for _ in range(rng.integers(1, min(self.max_moves, 8) + 1)):
+            moves.append(twin._noisy_move(rng, good))
+            twin._move(moves[-1])
+        return moves
+
+    def picture(self) -> list[str]:
+        return ["".join(self._symbol((r, c)) for c in range(self.cols)) for r in range(self.rows)]
+
+    def _definitions(self) -> str:
+        rows = [re.sub("[^#]", ".", row) for row in self.picture()]
+        return f"board = {rows}\n{self._places()}  # (row, column)\nsteps = {MOVES}"

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.boards import MAX_MOVES, check
-from tasks.walk import MOVES, Cell, Walk, beside, distances
+from tasks.boards import MAX_MOVES, MOVES, Cell, Walk, beside, check, distances
 
 
 class PlanPath(Walk):

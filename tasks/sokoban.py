@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.boards import MAX_MOVES, check
-from tasks.walk import MOVES, SIZES, Cell, Walk, beside, distances
+from tasks.boards import MAX_MOVES, MOVES, SIZES, Cell, Walk, beside, check, distances
 
 WALLS = 0.25  # share of inner cells that a generated level blocks
 MAX_POSITIONS = 300_000  # positions of one level that are searched: about 8 s and 100 MB
@@ -25,9 +24,8 @@ class Sokoban(Walk):
     of pushes in a shortest solution, 0 where there is none (a deadlock). Walking, bumping, an empty plan and pushing a
     box off and on again reach no new high and earn none of it.
 
-    Positions are bit masks on a grid with one extra ring of cells: one shift moves a whole set of cells, and nothing
-    leaves the board. `to_go` maps (boxes, cells the player can walk to) to pushes to go, deadlocks left out: computed
-    once per level by pulling boxes away from the goals.
+    Sets of cells are bit masks on a grid with one extra ring of cells: one shift moves all, and nothing leaves the
+    board. `to_go` maps (boxes, cells the player can walk to) to pushes to go, deadlocks left out.
 
     Options: `rows`, `cols` (cells, walls included), `boxes`, `max_moves` (moves a turn), `calls` (see `Board`).
     Levels: random inner walls and goals, then a random solvable position at least boxes + 2 pushes from the solution.
@@ -85,7 +83,7 @@ class Sokoban(Walk):
         return bool(far)
 
     def _set_level(self, floor: int, goals: int) -> None:
-        """A board, and pushes to go for every position that has a solution, breadth first from the solved ones."""
+        """A board, and pushes to go: boxes are pulled away from the goals, breadth first."""
         self.floor, self.goals = floor, goals
         regions = cache(self._regions)
 

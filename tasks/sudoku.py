@@ -11,7 +11,7 @@ import numpy as np
 
 from tasks.boards import Board, check
 
-MAX_TRIES = 50_000  # numbers that the search for a solution puts into cells: some seconds
+MAX_TRIES = 50_000  # cells that a search fills: some puzzles without a solution would take hours
 SUDOKU_BOXES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}  # size: rows and columns of a box
 
 
@@ -54,24 +54,20 @@ class Sudoku(Board):
     def from_rows(cls, rows: Sequence[str] | Sequence[Sequence[int]], **options: Any) -> Sudoku:
         """A puzzle from rows of numbers or of characters; 0 and `.` are empty cells.
 
-        A puzzle with several solutions is accepted and any of them solves it; the potential takes one of them.
-        ValueError when it is malformed, breaks a rule or has no solution.
+        Any of several solutions solves it; the potential takes one. ValueError when it is malformed or has none.
         """
         grid = [list(row.replace(".", "0").replace(" ", "")) if isinstance(row, str) else list(row) for row in rows]
         size, cells = len(grid), [int(value) if str(value).isdecimal() else -1 for row in grid for value in row]
         env = cls(size=size, **options)
         if {len(row) for row in grid} != {size} or not all(0 <= value <= size for value in cells):
             raise ValueError(f"Sudoku: {size} rows of {size} numbers from 0 to {size} expected, got {list(rows)}")
-        if clashes := _clashes(cells, size):
-            raise ValueError(f"Sudoku: the clues repeat a number at {[divmod(i, size) for i in clashes]}")
-        solution = _complete(cells, size)
-        if solution is None:
-            raise ValueError(f"Sudoku: the puzzle has no solution: {list(rows)}")
-        env.tries, env.clues, env.solution = 0, tuple(cells), solution
+        env.tries, env.clues, env.solution = 0, tuple(cells), () if _clashes(cells, size) else _complete(cells, size)
+        if not env.solution:
+            raise ValueError(f"Sudoku: no solution found: {list(rows)}")
         return env.reset(seed=0)
 
     def _generate(self, rng: np.random.Generator) -> bool:  # 9 x 9 with 50 blanks: one try in twelve is enough
-        self.solution = _complete([0] * self.size**2, self.size, rng) or ()
+        self.solution = _complete([0] * self.size**2, self.size, rng)
         grid = list(self.solution)
         for cell in rng.permutation(self.size**2).tolist():
             value, grid[cell] = grid[cell], 0
@@ -109,18 +105,17 @@ class Sudoku(Board):
         return float(self.solved), fresh > 0 and not clashes, share, note
 
     def _noise(self, rng: np.random.Generator, good: float) -> list:
-        cells = [
-            clue or (right if rng.random() < good else int(rng.integers(0, self.size + 1)))
-            for clue, right in zip(self.clues, self.solution, strict=True)
-        ]
+        cells = list(self.clues)
+        for i, right in enumerate(self.solution):
+            cells[i] = cells[i] or (right if rng.random() < good else int(rng.integers(0, self.size + 1)))
         return self._rows(cells)
 
     def _rows(self, cells: Sequence[int]) -> list[list[int]]:
         return [list(cells[i : i + self.size]) for i in range(0, len(cells), self.size)]
 
     def _describe(self, role: str) -> str:
-        drawn = ("\n".join(" ".join(map(str, row)) for row in self._rows(cells)) for cells in (self.clues, self.grid))
-        clues, grid = drawn
+        drawn = (self._rows(cells) for cells in (self.clues, self.grid))
+        clues, grid = ("\n".join(" ".join(map(str, row)) for row in rows) for rows in drawn)
         now = "The grid is as in the puzzle." if grid == clues else f"The grid now:\n{grid}"
         return f"Puzzle:\n{clues}\n{now}\n{self.note}"
 
@@ -136,10 +131,9 @@ class Sudoku(Board):
 def _units(size: int) -> list[list[list[int]]]:
     """For every cell its row, column and box: the other cells of each, which must not hold the same number."""
     height, width = SUDOKU_BOXES[size]
-    cells = [divmod(cell, size) for cell in range(size**2)]
-    names = [(("row", r), ("column", c), ("box", r // height, c // width)) for r, c in cells]
-    return [[[i for i, other in enumerate(names) if name in other and i != cell] for name in names[cell]]
-            for cell in range(size**2)]  # fmt: skip
+    names = [(("row", r), ("column", c), ("box", r // height, c // width)) for r in range(size) for c in range(size)]
+    peers = {name: [i for i, own in enumerate(names) if name in own] for own in names for name in own}
+    return [[[i for i in peers[name] if i != cell] for name in own] for cell, own in enumerate(names)]
 
 
 def _options(grid: Sequence[int], size: int, cell: int) -> list[int]:
@@ -153,21 +147,16 @@ def _clashes(grid: Sequence[int], size: int) -> list[int]:
     return [i for i, value in enumerate(grid) if value and value not in _options(grid, size, i)]
 
 
-def _complete(grid: Sequence[int], size: int, rng: np.random.Generator | None = None) -> tuple[int, ...] | None:
-    """The first way to fill the empty cells of a grid without clashes, numbers in random order with `rng`; or None.
-
-    ValueError after MAX_TRIES numbers: some puzzles without a solution would take hours to detect.
-    """
+def _complete(grid: Sequence[int], size: int, rng: np.random.Generator | None = None) -> tuple[int, ...]:
+    """The first way to fill the empty cells without clashes, in random order with `rng`; () if none is found."""
     tries = count(1)
 
-    def search(grid: tuple[int, ...]) -> tuple[int, ...] | None:
-        if next(tries) > MAX_TRIES:
-            raise ValueError(f"Sudoku: no solution found after trying {MAX_TRIES} numbers; choose another puzzle")
+    def search(grid: tuple[int, ...]) -> tuple[int, ...]:
         options = {cell: _options(grid, size, cell) for cell, value in enumerate(grid) if not value}
-        if not options:
-            return grid
+        if not options or next(tries) > MAX_TRIES:
+            return () if options else grid
         cell = min(options, key=lambda cell: len(options[cell]))  # where the fewest numbers fit
         values = options[cell] if rng is None else rng.permutation(options[cell]).tolist()
-        return next(filter(None, (search((*grid[:cell], value, *grid[cell + 1 :])) for value in values)), None)
+        return next(filter(None, (search((*grid[:cell], value, *grid[cell + 1 :])) for value in values)), ())
 
     return search(tuple(grid))

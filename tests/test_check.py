@@ -83,7 +83,7 @@ MISTAKES = {  # what differs from Fine: what is said
     "reward local of ann is 5.0": paying(lambda r, text: Reward(r.team, len(text.split()) / 100)),
     "reward team of ann is nan": paying(lambda *_: Reward(float("nan"), 0.0)),
     "the reward words of ann is 7.0": paying(lambda r, _: Reward(r.team, 0.5, {"words": 7.0})),
-    "the team reward of ann is 0.0, solved True": paying(lambda *_: Reward(0.0, 0.0)),
+    "the team reward of ann is 0.0, progress 1.0, solved True": paying(lambda *_: Reward(0.0, 0.0)),
     "has another result the second time": paying(lambda *_: Reward(0.0, random.random())),
     "step must return envs.Reward(team, local), not tuple": paying(lambda *_: (0.0, 0.5)),
     "after done": {"step": goes_on},
@@ -104,8 +104,8 @@ MISTAKES = {  # what differs from Fine: what is said
     "it raised KeyError: 'missing' (<lambda>, line": {"step": lambda *_: {}["missing"]},
     "it raised SystemExit": {"step": lambda *_: sys.exit(0)},
     "raised ValueError: invalid literal for int() with base 10: '²'": {"step": reads_digits},
-    "solved True and done False": then("step", set_to(done=False)),
-    "progress is 1.0 where solved is False": {"progress": 1.0},
+    "solved True, done False": then("step", set_to(done=False)),
+    "progress 1.0, solved False": {"progress": 1.0},
 }
 
 

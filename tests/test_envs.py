@@ -262,7 +262,7 @@ REFUSED = [  # (what is made, its options or its text, what is said)
     *((Sokoban.from_text, text, "as many goals as boxes") for text in ("", "#@ .#", "#@$..#", "#@$.@#", "#@$.x#")),
     (Sokoban.from_text, "######\n#$@ .#\n######", "cannot be solved"),
     (Sudoku.from_rows, ["1...", "....", "....", "...5"], "4 rows of 4 numbers"),
-    (Sudoku.from_rows, ["1..1", "....", "....", "...."], r"repeat a number at \[\(0, 0\), \(0, 3\)\]"),
+    (Sudoku.from_rows, ["1..1", "....", "....", "...."], "no solution"),
     (Sudoku.from_rows, ["12..", "..3.", "...4", "...."], "no solution"),
     (Sudoku.from_rows, [NORVIG[i : i + 9] for i in range(0, 81, 9)], "no solution"),
 ]

@@ -8,7 +8,7 @@ import argparse
 import itertools
 import re
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from envs import Env, Message, Reward, mixed_reward
@@ -16,13 +16,12 @@ from options import parse
 from records.console import errors_in_one_line, say
 from sampling.requests import Request, request_seed
 from tasks import sandbox
-from tasks.boards import parse_answer
+from tasks.boards import parse_answer, with_arrows
 from tasks.levels import make_levels
 from tasks.registry import TASKS
-from tasks.walk import with_arrows
 
-Ask = Callable[[str, list[Message], int], list[str]]  # (agent, prompt, k) -> k sampled answers; 0: a greedy one
 HINTS = 8  # answers that "?" shows
+ASKED = itertools.count(1)  # questions to the team, each with a seed of its own
 
 
 def read_answer() -> str:
@@ -54,7 +53,16 @@ def best_of(env: Env, agent: str, texts: Sequence[str]) -> str:
     return texts[best]
 
 
-def play(env: Env, ask: Ask | None, mine: Collection[str], candidates: int, turns: int) -> None:
+def ask(team: Any, agent: str, messages: list[Message], k: int) -> list[str]:
+    """k sampled answers of a role of a `sampling.team.Team`; 0: the greedy one."""
+    request = Request(agent, team.encode(agent, messages), request_seed([0], 0, next(ASKED), 0, max(k, 1)))
+    (replies,) = team.sampler(1.0 if k else 0.0)([request], max(k, 1))
+    if not replies:
+        raise ValueError("the prompt is too long for the model")
+    return [team.decode(agent, reply.ids) for reply in replies]
+
+
+def play(env: Env, team: Any, mine: Collection[str], candidates: int, turns: int) -> None:
     """One game on the console, of at most `turns` turns."""
     for turn in range(turns):
         if env.done:
@@ -65,17 +73,17 @@ def play(env: Env, ask: Ask | None, mine: Collection[str], candidates: int, turn
             for agent in agents:
                 if env.done:
                     break
-                if agent in mine or not ask:
+                if agent in mine or not team:
                     for message in prompts[agent]:
                         if turn == 0 or message["role"] != "system":  # the rules once
                             shown = message["content"].replace(env.render() or "\0", "(the board above)")
                             say(f"\n[{agent}: {message['role']}]\n{shown}")
-                    while (answer := read_answer()) == "?" and ask:
-                        best_of(env, agent, ask(agent, prompts[agent], HINTS))
+                    while (answer := read_answer()) == "?" and team:
+                        best_of(env, agent, ask(team, agent, prompts[agent], HINTS))
                     if not answer:
                         return say("\nEnd of input.")
                 else:
-                    texts = ask(agent, prompts[agent], candidates)
+                    texts = ask(team, agent, prompts[agent], candidates)
                     answer = best_of(env, agent, texts) if candidates else texts[0]
                     say(f"\n[{agent} of the team]\n{answer.strip()}")
                 board = env.picture()
@@ -84,20 +92,6 @@ def play(env: Env, ask: Ask | None, mine: Collection[str], candidates: int, turn
                     say(with_arrows(board, env.way))
     say(f"\n{env.render()}".rstrip())
     say("Solved." if env.solved else "The task has ended unsolved." if env.done else "The turns are over: unsolved.")
-
-
-def asker(team: Any) -> Ask:
-    """How a `sampling.team.Team` is asked. ValueError where a prompt is too long for its model."""
-    asked = itertools.count(1)
-
-    def ask(agent: str, messages: list[Message], k: int) -> list[str]:
-        request = Request(agent, team.encode(agent, messages), request_seed([0], 0, next(asked), 0, max(k, 1)))
-        (replies,) = team.sampler(1.0 if k else 0.0)([request], max(k, 1))
-        if not replies:
-            raise ValueError("the prompt is too long for the model")
-        return [team.decode(agent, reply.ids) for reply in replies]
-
-    return ask
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -114,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     argv = ["--task", given.task, *(word for word in words if word not in pairs)]
     argv += ["--env-options", *pairs] if pairs else []
     with errors_in_one_line("tools.play"):
-        ask: Ask | None = None
+        team: Any = None
         if not given.team:
             if given.roles or given.candidates:
                 raise ValueError("--as and --candidates need --team: without one you play all roles")
@@ -126,16 +120,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
             from evaluate import load_team  # torch, and a floor above: only --team needs it
 
             _, config, levels, team = load_team([given.team, *argv])
-            env, ask = levels.held_out(given.seed), asker(team)
+            env = levels.held_out(given.seed)
         sandbox.set_mode(config.sandbox)
         if env.runs_programs:
             sandbox.use_bubblewrap()
         if unknown := set(given.roles) - set(env.agents):
             raise ValueError(f"--as {' '.join(sorted(unknown))}: the roles are {', '.join(env.agents)}")
-        if given.roles or not ask:
-            say("An answer ends with its answer line, a closing ``` or an empty line. Ctrl-D ends the game.")
-            say('"?" shows what the team would answer.' if ask else "")
-        play(env, ask, given.roles, given.candidates, config.max_turns)
+        say("An answer ends with its answer line, a closing ``` or an empty line. Ctrl-D ends the game.")
+        say('"?" shows what the team would answer.' if team else "")
+        play(env, team, given.roles, given.candidates, config.max_turns)
 
 
 if __name__ == "__main__":
