@@ -2,8 +2,7 @@
 
     python experiments.py --quick                 methods and roles, 2 seeds, 20 steps
     python experiments.py --jobs 50 --time-limit 500          everything, on a large machine that you have for minutes
-    python experiments.py --tables credit         one of the tables in studies/rows.py
-    python experiments.py --quick --task file.py:Class        the rows that a task of your own has
+    python experiments.py --tables credit --task file.py:Class        the rows of a table that a task of your own has
     python experiments.py --page docs/experiments.json        the tables of recorded results once more
 
 Every training is a single-threaded `train.py` with its own folder under --output-dir; options that are not listed below

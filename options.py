@@ -148,9 +148,6 @@ LEAST |= {"trees": 0, "envs": 0, "temperature": 0, "micro_batch_tokens": 0, "num
 UNTIED = ("steps", "device", "ranks", "sandbox", "track", "save_every", "keep", "resume", "like", "output_dir")
 
 
-# -------------------------------------------------------------------------------------------------------------- reading
-
-
 def parse(argv: Sequence[str] | None = None, methods: Container[tuple[str, str, str]] = ()) -> Config:
     """The options of a training. Defaults < --like RUN < command line; with --resume those of the run itself.
 
@@ -230,9 +227,6 @@ def option(name: str) -> str:
 def _absolute(name: str) -> str:
     """A file under a name that holds in every folder; anything else as it is."""
     return str(Path(name).resolve()) if name and Path(name).exists() else name
-
-
-# ------------------------------------------------------------------------------------------------- policies and models
 
 
 def policy_map(config: Config, agents: Sequence[str]) -> dict[str, str]:

@@ -114,17 +114,15 @@ def prepare(config: Config, world: World, folder: Path, stop: Stop) -> Run:
         (run_folder.check_pins if config.resume else run_folder.pin)(folder, inputs)
     log = Log(folder, world, config, levels, list(team.ranks_of), team.decode, track)
     log.say(f"{team.describe()}; agents act in the order {', '.join(agents)}")
-    run = Run(config, team, levels, pool, log, stop, done)
     if checkpoint:
         load_optimizers(checkpoint, team.policies)
-        log.begin(done)
         log.say(f"resuming after step {done}")
     else:
         env = levels.training(config.seed, 0, 0, config.envs_per_step)
         prompt = team.tokenizers[team.policy_of[agents[0]]].decode(team.encode(agents[0], env.observe(agents[0])))
         log.say(f"the first prompt, as the model sees it:\n{prompt}")
-        log.begin()
-    return run
+    log.begin(done if checkpoint else -1)
+    return Run(config, team, levels, pool, log, stop, done)
 
 
 def levels_of(config: Config, training: bool = True) -> Levels:
@@ -177,8 +175,6 @@ def held_out(
         gather=lambda result: gather_episodes(team.world, result, numbers[:LEVELS]),
     )
 
-
-# --------------------------------------------------------------------------------------------------------------- team
 
 Loaded = tuple[PreTrainedModel, PreTrainedTokenizerBase]  # a model on the CPU
 Load = Callable[[str], Loaded]  # name of a policy -> its model; with adapters the same one where policies share it

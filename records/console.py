@@ -53,9 +53,5 @@ sys.excepthook = _last_words
 
 
 def half_up(value: float, digits: int = 2) -> str:
-    """Rounded as people do; Python's own way takes the even digit, or the binary number just below.
-
-    >>> half_up(0.125), half_up(0.145), f"{0.145:.2f}"
-    ('0.13', '0.15', '0.14')
-    """
+    """Rounded as people do, 0.145 to 0.15; Python's own way takes the even digit, or the binary number just below."""
     return f"{float(value) + 1e-9:.{digits}f}"

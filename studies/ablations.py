@@ -62,6 +62,4 @@ METHODS: dict[tuple[str, str, str], tuple[Callable[..., Rollout], Callable[[Samp
     ("parallel", "prompt", "mixed"): (rollout_parallel, prompt_key),  # hardly any group has two members
     ("tree", "agent", "mixed"): (rollout_tree, agent_key),
     ("tree", "turn", "mixed"): (rollout_tree, turn_key),
-    ("tree", "agent", "outcome"): (SOLVING, agent_key),
-    ("tree", "turn", "outcome"): (SOLVING, turn_key),
 }
