@@ -71,9 +71,13 @@ def check_pins(run: Path, inputs: Mapping[str, str]) -> None:
 
 def _pinned(run: Path, inputs: Mapping[str, str]) -> dict[str, str]:
     """Files by their place in the run, or in full."""
-    files = {os.path.realpath(name) for name, commit in inputs.items() if not commit}
-    inside = f"{run.resolve()}/"
-    hashes = {name.removeprefix(inside): hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in sorted(files)}
+    hashes = {}
+    for name in sorted({os.path.realpath(name) for name, commit in inputs.items() if not commit}):
+        digest = hashlib.sha256()
+        with open(name, "rb") as file:
+            while block := file.read(2**20):  # weights may be larger than the memory that is free on each rank
+                digest.update(block)
+        hashes[name.removeprefix(f"{run.resolve()}/")] = digest.hexdigest()
     return hashes | {name: commit for name, commit in inputs.items() if commit}
 
 
