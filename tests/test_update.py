@@ -27,14 +27,11 @@ def plain_loss(policy, samples, config):
         logprobs = reference_logprobs(policy.model, sample, config.temperature)
         correction = (logprobs.detach() - tensor(sample.logprobs)).exp().clamp(max=config.mismatch_clamp)
         per_token = -(logprobs - logprobs.detach()).exp() * correction * sample.advantage
-        total = (
-            total
-            + {
-                "token": per_token.sum() / tokens,
-                "sequence": per_token.mean() / len(samples),
-                "constant": per_token.sum() / (len(samples) * longest),
-            }[config.loss]
-        )
+        total += {
+            "token": per_token.sum() / tokens,
+            "sequence": per_token.mean() / len(samples),
+            "constant": per_token.sum() / (len(samples) * longest),
+        }[config.loss]
     return total
 
 
