@@ -15,7 +15,7 @@ from contextlib import redirect_stdout
 from importlib import import_module
 from io import StringIO
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
 import numpy as np
 import pytest
@@ -344,6 +344,27 @@ def test_steps_on_gpus_are_what_was_recorded(measured):
         idle = max(rank["idle"] for rank in runs[key])
         work = 2 * seconds[key[0], "one policy on one GPU"] / seconds[key]
         assert cells == [f"{seconds[key]:.2f}", f"{idle:.0%}", f"{work:.2f}"]
+
+
+def test_cards_and_two_gpus_are_what_was_recorded(measured):
+    cards, runs = measured["two_gpus"]["cards"], {run["run"]: run["steps"] for run in measured["two_gpus"]["runs"]}
+    rows = {row[0]: row[2:] for row in shown("model", "limit, GB; engine's share of the H200")[1:]}
+    assert list(rows) == [card["model"] for card in cards]
+    for card in cards:
+        late = [step for step in card["steps"] if step["step"]]
+        peak, used = (max(step[name] for step in card["steps"]) for name in ("peak_gb", "device_gb"))
+        expected = [f"{card['pack_tokens']:,}", f"{peak:.1f}", f"{used:.1f}", f"{fmean(s['step_s'] for s in late):.2f}"]
+        assert rows[card["model"]] == expected
+        assert peak <= card["card_gb"]
+
+    def seconds(run, turns):
+        late = [step["step_s"] for step in runs[run] if step["turns"] == turns and step["step"]]
+        return median(late)
+
+    one, text = "1.7B, one policy on one GPU", read(ROOT / "docs" / "gpu.md")
+    for turns in (2, 4):
+        assert f"{2 * seconds(one, turns) / seconds('1.7B, two policies on two GPUs', turns):.2f}" in text
+    assert f"{seconds(one, 2) / seconds('1.7B, one policy on two GPUs', 2):.2f} for the 1.7B shape" in text
 
 
 def test_the_update_on_gpus_is_what_was_recorded(measured):
