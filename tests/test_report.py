@@ -125,8 +125,8 @@ def spoil(folder, name, path, value):
 @pytest.mark.parametrize(
     ("name", "path", "value", "message"),
     [
-        ("config.json", "model", 7, "config.json: model cannot be 7"),
-        ("config.json", "sampling", "best", "config.json: sampling cannot be 'best'"),
+        ("config.json", "model", 7, "config.json: model: int is not"),
+        ("config.json", "sampling", "best", "config.json: sampling: str is not any of"),
         ("config.json", "sha256", "1f", "config.json: another version wrote it; commit 2d69621"),
         ("metrics.jsonl", "step", None, "metrics.jsonl, row 1"),
         ("metrics.jsonl", "solved", "all", "metrics.jsonl, row 1"),
