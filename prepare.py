@@ -52,7 +52,7 @@ class Run:
         """Held-out success before training: played now, or the first row of the evaluations of a resumed run."""
         if self.config.resume:
             path = self.log.run / "evaluations.jsonl"
-            if not (rows := run_folder.read_rows(path, ["success"])):
+            if not (rows := run_folder.read_rows(path, ("step", "success", "se", "n"))):
                 raise ValueError(f"{path}: the evaluation before training is missing")
             before = rows[0]["success"]
         else:

@@ -17,8 +17,9 @@ def write_cards(run: Path, step: int, config: Config, team: Team, levels: Levels
     """README.md for every policy of a checkpoint, if there is one, with the last success that was measured."""
     if not team.world.main or not (checkpoint := run / "checkpoints" / f"step-{step:06d}").is_dir():
         return
-    started = [s["command"] for s in read_object(run / "run.json")["sessions"] if "--resume" not in s["command"]]
-    words = {**asdict(config), **read_rows(run / "evaluations.jsonl")[-1], "trained": step, "command": started[-1]}
+    sessions = read_object(run / "run.json")["sessions"]  # of the log: each has a command
+    words = asdict(config) | read_rows(run / "evaluations.jsonl", ("step", "success", "se", "n"))[-1]
+    words |= {"trained": step, "command": sessions[0]["command"]}
     words |= {"task": Path(config.task).name, "team": ", ".join(team.policy_of)}
     words["library"] = "transformers" if config.adapter == "none" else "peft"
     env = levels.held_out(0)

@@ -65,9 +65,11 @@ class Log:
         for name in EVALUATIONS:  # only the last one is made again
             cut_log(self.run / name, min(done + 1, self.config.steps))
         path = self.run / "run.json"
-        sessions = read_object(path).get("sessions") if path.exists() else []
-        if type(sessions) is not list:
-            raise ValueError(f"{path}: sessions is {sessions!r:.40} and not a list")
+        sessions = read_object(path).get("sessions") if done >= 0 and path.exists() else []
+        if type(sessions) is not list or not all(
+            isinstance(s, dict) and type(s.get("command")) is str for s in sessions
+        ):
+            raise ValueError(f"{path}: sessions is {sessions!r:.40} and not a list of commands")
         versions = {name: version(name) for name in ("torch", "transformers", "numpy")}
         versions |= {"python": platform.python_version()}
         command, now = shlex.join(["python", *sys.argv]), datetime.now().astimezone().isoformat(" ", "seconds")

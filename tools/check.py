@@ -8,6 +8,7 @@ import argparse
 import copy
 import os
 import pickle
+import random
 import subprocess
 import sys
 import time
@@ -63,7 +64,10 @@ def levels(env: Env) -> list:
 
 def check_levels(env: Env, task: str) -> None:
     """The seed alone determines the level, also in a process where texts have other hashes, and sets another order."""
+    state = str((random.getstate(), np.random.get_state()))
     ours, used = levels(env), env.copy().reset(seed=1)
+    untouched = state == str((random.getstate(), np.random.get_state()))
+    assert untouched, "reset changes the global random generators: use numpy.random.default_rng(seed)"
     act(used, used.agents[0], "an earlier level")
     same = ours == levels(env) == levels(used)
     assert same, "a seed does not always give the same level: chance, or what an earlier level left"
@@ -146,6 +150,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options = parse_pairs(given.task, given.options) | ({"data": given.data} if given.data else {})
         env = make_env(given.task, given.workflow, **options)
         check(env, given.task)
+    if not env.noisy_answer and env.problems is None:
+        print("note: it has no noisy_answer to imitate, so a model from scratch (--model tiny) will learn nothing")
     print(f"options: {list_options(given.task)}\n{given.task}: no mistake found")
 
 
