@@ -14,7 +14,7 @@ from envs import Message
 
 Turns = tuple[tuple[str, str], ...]  # (role, content) of each message
 SYSTEM = "The rules:  <a> & <b>.\n\n    Go  on."
-USER = "Is  a < b && 'c' > \"d\"?\n\n    if a:  # go\n\n\treturn {{ b }}"  # what templates change: marks, blanks, lines
+USER = "Is  a < b && 'c' > \"d\"?\n\n    if a:  # go\n\n\treturn {{ b }} \\frac $é$"  # what templates change
 ANSWER = "This is my answer."
 QUESTION: Turns = (("user", USER),)
 ANSWERED: Turns = (*QUESTION, ("assistant", ANSWER), *QUESTION)  # some templates end a turn only before the next
@@ -33,7 +33,7 @@ def check_template(tokenizer: Tokenizer) -> None:
         raise ValueError(f"its chat template cannot be used ({type(error).__name__}: {error})") from None
     if USER not in prompt:
         raise ValueError("its chat template leaves out the user message or changes it")
-    if prompt.rfind("<think") > prompt.rfind("</think"):
+    if re.search(r"[<[◁](?:seed:)?(?:think|thought|reason)[^/]*$", prompt, re.IGNORECASE):  # and no </think> after it
         raise ValueError("its chat template opens <think> in the prompt, so thoughts could not be told from answers")
     answered = _try(tokenizer, ANSWERED)  # where questions end with [/INST], the answer comes right after the prompt
     goes_on = answered.startswith(prompt) and answered[len(prompt) :].lstrip().startswith(ANSWER)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 MAX_CODE = 30_000  # characters that are parsed in search of a program, all blocks together: about 0.1 s
 
-_THOUGHT = re.compile(r"<(/?)(?:think(?:ing)?|thoughts?|reasoning)>", re.IGNORECASE)
+_THOUGHT = re.compile(r"[<[◁](/?)(?:seed:)?think\s?[]>▷]|<(/?)(?:thinking|thoughts?|reasoning)>", re.IGNORECASE)
 _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})(.*)$", re.MULTILINE)  # no two parts can match the same text: linear time
 warnings.filterwarnings("ignore", module=re.escape("<answer>"))  # a model's invalid escapes are not our user's concern
 
@@ -18,11 +18,11 @@ def visible(text: str) -> str:
     parts: list[str] = []
     start, thinking = 0, False
     for tag in _THOUGHT.finditer(text):
-        if tag[1] and not thinking:
+        if "/" in tag[0] and not thinking:
             parts = []  # the template had opened it
         elif not thinking:
             parts.append(text[start : tag.start()])
-        thinking, start = not tag[1], tag.end()
+        thinking, start = "/" not in tag[0], tag.end()
     return "".join(parts) + ("" if thinking else text[start:])
 
 
