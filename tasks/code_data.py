@@ -85,8 +85,9 @@ def _call(test: Row) -> Test:
     if test.get("exact"):
         values = {name: from_data(value) for name, value in values.items()}
     to_data(list(values.values()))  # TypeError for what can neither be sent nor come back
-    if test.get("compare", "set") not in ("set", "truth"):
-        raise ValueError("'compare' must be 'set' or 'truth'")
+    if test.get("compare", "set") not in ("set", "truth") or not 0 <= test.get("atol", 0) < 1e9:
+        raise ValueError("'compare' must be 'set' or 'truth', and 'atol' a number from 0 on")
+    "".join(test.get("given", ""))  # TypeError for what is no text
     return {name: test[name] for name in ("fn_name", "given", "atol", "compare") if name in test} | values
 
 
@@ -144,6 +145,8 @@ def _plain(row: Row) -> Problem:
 
 
 def _problem(question: str, tests: list, examples: Sequence = (), solutions: Sequence = ()) -> Problem:
+    if isinstance(solutions, str):
+        raise TypeError("'solutions' must be a list")
     "".join([question, *solutions])  # TypeError for what is no text
     normal = normal_tests([*tests, *examples])
     golden, shown = tuple(normal[: len(tests)]), tuple(normal[len(tests) :])

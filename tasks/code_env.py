@@ -198,7 +198,7 @@ def copied(test: Test, problem: Problem) -> bool:
     question, name = problem.question, problem.fn_name
     if name is None:
         parts = "\n".join([question, *(example["input"] for example in problem.examples)]), test["input"]
-        shown, given = (re.sub("[`|>\"',]", " ", part) for part in parts)
+        shown, given = (re.sub("[`|<>\"',]", " ", part) for part in parts)
         before, after = (r"(?<!\S)", r"(?!\S)") if len(words := given.split()) > 1 else (_LINE, r"[ \t]*$")
         return bool(words and re.search(before + r"\s+".join(map(re.escape, words)) + after, shown, re.MULTILINE))
     calls = (f"({repr(example['args'])[1:-1]})" for example in problem.examples)
@@ -212,7 +212,7 @@ def copied(test: Test, problem: Problem) -> bool:
 
 def _parts(text: str) -> str:
     """The words, numbers and signs of a text between blanks, without quotes, and without names before `=` and `:`."""
-    text = unicodedata.normalize("NFKC", text).translate(_MARKS)
+    text = unicodedata.normalize("NFKC", text).translate(_MARKS).replace("\\,", "")
     text = _QUOTED.sub(lambda found: (found[2] or found[3] or "''").replace(" ", "_"), text).replace("\\", "")
     # 1_000, 1e3 and 1000.0 as one word; so large ones that floats confuse them are alike.
     number = lambda found: f" {float(re.sub('[ _]', '', found[0]))} "  # noqa: E731

@@ -18,6 +18,7 @@ import copy
 import json
 import os
 import queue
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -60,7 +61,8 @@ def read_problem(row: dict[str, Any]) -> Question:
     told = next((name for name in ("final_answer", "answer", "solution") if name in fields), "")
     given: Any = fields.get(told)
     answers = given if isinstance(given, list) else [given]
-    gold = ", ".join(str(answer) for answer in answers if type(answer) in (str, int, float))
+    fits = {*map(type, answers)} <= {str, int, float} and len({str(name).lower() for name in row}) == len(row)
+    gold = ", ".join(map(str, answers)) if fits else ""
     gold = (extract_answer(gold) or "") if told == "solution" else gold.rpartition("####")[2].strip()
     if not isinstance(question, str) or not question.strip() or gold in ("", "nan", "inf", "-inf"):
         raise ValueError(f"no mathematics problem: no question or no answer in its fields {', '.join(fields)}")
@@ -238,7 +240,7 @@ def _printed_answer(printed: str) -> str | None:
     if line[:1] == "[" and line.find("]") == len(line) - 1:  # a Python list: [1, 2] in LaTeX is an interval
         line = line[1:-1]
     answer = (extract_answer(printed) or line).strip()
-    readable = len(answer) <= MAX_LENGTH and answer != "None" and any(map(str.isalnum, answer))
+    readable = len(answer) <= MAX_LENGTH and re.match(r"(?!(?:None|nan|-?inf)$|<[\w.-]+ |\\f?box).*[^\W_]", answer)
     return answer if readable else None
 
 

@@ -18,6 +18,7 @@ from tasks.sandbox import OUTPUT
 
 CALLS = [{"input": "1\n[2]", "output": "[3]", "testtype": "functional"}]
 PLUS_ONE = {"input": "7", "output": "8"}
+CALL = {"fn_name": "f", "args": [7], "expected": 8}
 EXACT = {"fn_name": "f", "args": [{"tuple": [{"set": [3]}]}], "expected": {"set": [3]}, "exact": True}
 SOLUTION = "class Solution:\n    def add(self, a, b): return [a + b[0]]"
 ROWS = {
@@ -121,6 +122,9 @@ BAD = {  # what is wrong -> a row, a part of the message
     "inside of text": ({**ROWS["APPS"], "input_output": '{"inputs": ["\\uDFff"], "outputs": [""]}'}, "surrogates"),
     "an unknown value": ({**ROWS["exact values"], "tests": [{**EXACT, "args": [{"a": []}]}]}, "'a'"),
     "answers as text": ({**ROWS["plain"], "tests": [{**PLUS_ONE, "accept": "8.0"}]}, "'accept' must be a list"),
+    "a program as text": ({**ROWS["plain"], "solutions": "print(8)"}, "'solutions' must be a list"),
+    "no tolerance": ({**ROWS["plain calls"], "tests": [{**CALL, "atol": float("nan")}]}, "'atol' a number"),
+    "given is no text": ({"question": "q", "tests": [{**CALL, "given": 5}]}, "TypeError"),
     "an answer too long": ({**ROWS["plain"], "tests": [{"input": "", "output": "x" * OUTPUT}]}, "1,048,576 bytes"),
     "raw HumanEval": ({"prompt": "", "canonical_solution": "", "test": ""}, r"fit no known format \(docs/data.md"),
 }  # fmt: skip

@@ -58,6 +58,9 @@ def test_reward(agent, text, team, local):
         ("5", ("ok", "6\n", ""), 0, 0.2),
         ("5", ("ok", " \n", ""), 0, 0.1),  # no answer line that can be read: the format share only
         ("5", ("ok", "None\n", ""), 0, 0.1),
+        ("5", ("ok", "nan\n", ""), 0, 0.1),
+        ("5", ("ok", "\\boxed{}\n", ""), 0, 0.1),
+        ("5", ("ok", "<built-in function print>\n", ""), 0, 0.1),
         ("5", ("ok", "5" * 301 + "\n", ""), 0, 0.1),
         ("5", ("error", "5\n", "ValueError"), 0, 0.1),
         ("1,2", ("ok", "[2, 1]\n", ""), 1, 1.0),
@@ -226,6 +229,8 @@ def test_a_tolerance_reaches_the_reward():
         {"question": "Q?", "answer": ""},
         {"question": "Q?", "answer": True},
         {"problem": "Q?", "solution": "no box"},
+        {"question": "Q?", "answer": ["5", None]},
+        {"question": "Q?", "answer": "5", "Answer": "6"},
         {"question": "Q?", "answer": "5", "error": "small"},
     ],
 )
