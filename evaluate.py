@@ -60,8 +60,9 @@ def parse(argv: Sequence[str]) -> tuple[Options, Path | None]:
     config.check()
     if config.temperature == 0 and (config.samples > 1 or config.top_p < 1):
         raise ValueError("--samples and --top-p need --temperature above 0: greedy chains are all the same")
-    if config.merge and Path(config.merge).exists() and any(Path(config.merge).iterdir()):
-        raise ValueError(f"--merge {config.merge}: not an empty folder, and nothing in it shall be written over")
+    inside = any((folder / "inputs.json").exists() for folder in Path(config.merge).resolve().parents)
+    if config.merge and (inside or (Path(config.merge).exists() and any(Path(config.merge).iterdir()))):
+        raise ValueError(f"--merge {config.merge}: not an empty folder outside of all runs")
     return config, checkpoint
 
 

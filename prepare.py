@@ -100,9 +100,10 @@ def prepare(config: Config, world: World, folder: Path, stop: Stop) -> Run:
     if done > config.steps:
         raise ValueError(f"--steps {config.steps}: {folder} has done {done} already")
     levels = levels_of(config)
-    pool, agents = scoring_pool(config, levels), levels.training_env.agents
+    pool = scoring_pool(config, levels)
     if config.task not in TASKS:
         check(levels.training_env.copy(), config.task)
+    agents = levels.training_env.agents
     track = make_tracker(config.track if world.main else "none", folder, asdict(config), done)
     team = make_team(config, agents, world, load_models(config, levels, world, checkpoint))
     if small and world.size == 1 and "OMP_NUM_THREADS" not in os.environ:
@@ -149,7 +150,7 @@ def inputs_of(config: Config, policies: Mapping[str, Policy]) -> dict[str, str]:
     if config.task not in TASKS:
         files.append(inspect.getfile(task_class(config.task)))
     for base in {str(policy.model.name_or_path) for policy in policies.values() if policy.adapted}:
-        files += map(str, Path(base).glob("*.safetensors"))
+        files += map(str, Path(base).glob("*.[js]*"))
         if not Path(base).is_dir():  # its name says nothing of what the hub has under it today
             commits[base] = Path(str(cached_file(base, "config.json", local_files_only=True))).parent.name
     return {file: "" for file in files if Path(file).is_file()} | commits
@@ -257,7 +258,7 @@ def load_models(config: Config, levels: Levels, world: World, checkpoint: Path |
     for name, source in folders.items():
         if found := run_folder.locate(source):  # a policy of a run
             part = run_folder.policy_folder(found, name)
-            bases = (part.parents[2] / "bases").rglob("*.safetensors")
+            bases = (part.parents[2] / "bases").rglob("*.[js]*")
             run_folder.check_pins(part.parents[2], {str(base): "" for base in bases})
             folders[name] = str(part)
         elif imitates in (source, "all"):

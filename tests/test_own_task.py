@@ -123,6 +123,7 @@ def test_from_any_folder(folder, monkeypatch, capsys):
         ({"self.problems": "self.hidden"}, "--data {}/train.jsonl --eval-data {}/test.jsonl", "needs `problems`"),
         (FREE, "--eval-data x.jsonl", "its constructor takes no `data`"),
         ({"import json\n": "x = 1 / 0\n"}, "", "ZeroDivisionError: division by zero"),
+        ({"agents = (": "names = ("}, "--data {}/train.jsonl --eval-data {}/test.jsonl", "no attribute 'agents'"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_trained(folder, change, words, message):

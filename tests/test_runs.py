@@ -169,16 +169,17 @@ def test_a_file_of_another_kind_is_named_and_nothing_is_lost(copy, name, text):
 # --------------------------------------------------------------------------------------------------------------- inputs
 
 
-def test_another_base_is_refused(tmp_path):
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_another_base_is_refused(tmp_path, name):
     run = tmp_path / "run"
     train.main(command(run, 1, "--adapter", "lora"))
-    base = run / "bases" / "shared" / "model.safetensors"
-    assert list(json.loads((run / "inputs.json").read_text())) == ["bases/shared/model.safetensors"]
+    base = run / "bases" / "shared" / name
+    assert f"bases/shared/{name}" in json.loads((run / "inputs.json").read_text())
     assert {path.suffix for path in run.glob("checkpoints/*/*/*")} <= {".safetensors", ".json", ".jinja", ".md"}
     content = bytearray(base.read_bytes())
-    content[-1] ^= 1
+    content[-1] ^= 0x2A  # of a text: a blank instead of a new line
     base.write_bytes(content)
-    said = f"bases/shared/model.safetensors has changed since the run in {run} was started"
+    said = f"bases/shared/{name} has changed since the run in {run} was started"
     assert said in refuses(train.main, *resume(run, "--steps", 2))
     assert said in refuses(evaluate.main, run)
     assert said in refuses(evaluate.main, "--team", f"tool_user={run}", f"planner={run}", "--envs", 2)
@@ -258,7 +259,7 @@ def test_links_are_not_written_through(copy, tmp_path, name):
 
 def test_merging_writes_into_a_new_folder_only(copy, tmp_path):
     before = files(copy)
-    for folder in (copy, copy / NEWEST, copy / NEWEST / "shared"):
+    for folder in (copy, copy / NEWEST, copy / NEWEST / "shared", copy / "checkpoints" / "step-000009"):
         assert f"--merge {folder}: not an empty folder" in refuses(evaluate.main, copy, "--merge", folder)
     assert files(copy) == before
     evaluate.main([str(copy), "--envs", "1", "--merge", str(tmp_path / "merged")])
