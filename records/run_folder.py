@@ -14,6 +14,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from records.console import say
+
 if TYPE_CHECKING:
     from distributed.world import World
     from options import Config
@@ -48,6 +50,8 @@ def open_run(config: Config, world: World) -> Iterator[Path]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(f"--output-dir {folder}: a training is running there; name another folder") from None
+        except OSError as error:  # some network file systems have no locks
+            say(f"note: {folder} cannot be locked ({error}); start nothing else there")
         try:
             yield folder
         finally:
