@@ -18,12 +18,8 @@ One turn of `make_env("plan_path", rows=4, cols=4).reset(seed=3)`, word for word
                       and the same board: a proposal moves nobody
       answers         It stops below the goal. #### [R, R, U, U, L]  team 1.00 local 1.00    solved
 
-`observe` gives an agent its prompt and changes nothing; `step` reads one agent's whole response, changes the state and
-returns a `Reward`; `copy` gives an independent twin, which is how tree sampling scores K candidates without one seeing
-another. The tasks live in `tasks/`, or wherever you have yours; the smallest whole one is `examples/newsroom.py`.
+The tasks live in `tasks/`, or wherever you have yours; the smallest whole one is `examples/newsroom.py`.
 """
-
-from __future__ import annotations
 
 import copy
 import inspect
@@ -63,8 +59,7 @@ def mixed_reward(reward: Reward, alpha: float = 1.0) -> float:
 class Env(ABC):
     """An instance of a task: inherit from it, say who acts (`agents`), and write `reset`, `observe` and `step`.
 
-    Agents act in the order of `agents`; within a turn `simultaneous` ones do not see each other. All else has a default
-    that fits most tasks.
+    Agents act in this order; within a turn `simultaneous` ones do not see each other. All else has a default.
     """
 
     agents: tuple[str, ...]
@@ -79,7 +74,7 @@ class Env(ABC):
     noisy_answer: Callable[[np.random.Generator, float], str] | None = None
 
     @abstractmethod
-    def reset(self, seed: int) -> Env:
+    def reset(self, seed: int) -> "Env":
         """Start the instance that belongs to `seed` and return self. Same seed, same instance, in any process."""
 
     @abstractmethod
@@ -90,14 +85,15 @@ class Env(ABC):
     def step(self, agent: str, text: str) -> Reward:
         """Apply the agent's response. Any text is fine; after `done` nothing changes and both rewards are 0."""
 
-    def copy(self) -> Env:
+    def copy(self) -> "Env":
         """An independent twin: stepping one never changes the other."""
         return copy.deepcopy(self)
 
-    def check_agent(self, agent: str) -> None:
-        """ValueError for a name that is none of `agents`."""
+    def check_agent(self, agent: str) -> str:
+        """The role of one of `agents`: its name without a number. ValueError for all other names."""
         if agent not in self.agents:
             raise ValueError(f"unknown agent {agent!r}: this environment has {', '.join(self.agents)}")
+        return agent.rstrip("_0123456789")
 
     def render(self) -> str:
         """The state as plain text for people, "" if there is nothing to draw. No agent sees it."""
@@ -121,8 +117,7 @@ class Env(ABC):
 def make_env(task: str, workflow: str = "mas", **options: Any) -> Env:
     """Build an environment (call `reset(seed=)` before use). ValueError on an unknown task, workflow or option.
 
-    `task`: a name in TASKS, or a class of your own, "module:Class" or "file.py:Class"; `workflow` goes to classes whose
-    constructor takes it.
+    `task`: a name in TASKS, or a class of your own, "module:Class" or "file.py:Class".
     """
     cls = task_class(task)
     if not issubclass(cls, Env):

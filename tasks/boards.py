@@ -49,8 +49,6 @@ def _written(answer: list) -> str:
     return str(answer[:MAX_MOVES]).replace("'", "")
 
 
-# ------------------------------------------------------------------------------------------------------------- boards
-
 WORKFLOWS = {"mas": ("tool_user", "planner"), "single": ("planner",), "tool": ("tool_user",)}
 ROLES = {  # (role, whether its answer is carried out) -> what it is told
     ("tool_user", False): "You are the tool user. You propose an answer; the planner sees it and decides.",
@@ -133,19 +131,11 @@ class Board(Env):
         self.program = ""  # the program of this turn and its result, as the planner will see them
         self.result = ""  # the result of the last program, as its author will see it
 
-    def _new_high(self, potential: float) -> float:
-        """How far this raises the best potential of the episode: only what is new pays, and only once."""
-        gain = max(0.0, potential - self.best)
-        self.best += gain
-        return gain
-
     def reset(self: BoardT, seed: int) -> BoardT:
         """Make the level of this seed (a level that was given as text stays itself) and start it."""
         rng = np.random.default_rng(seed)
         if self.tries and not any(self._generate(rng) for _ in range(self.tries)):
-            raise ValueError(
-                f"no level found in {self.tries} tries: choose more rows and cols, or fewer blocks or boxes"
-            )
+            raise ValueError(f"no level found in {self.tries} tries: choose a larger board, or fewer blocks or boxes")
         self._load()
         return self
 
@@ -190,8 +180,7 @@ class Board(Env):
 
     def _part(self, agent: str) -> tuple[str, bool, bool]:
         """The role of an agent, whether its answer is carried out, and whether it writes programs."""
-        self.check_agent(agent)
-        role, decides = agent.rstrip("_0123456789"), agent == self.agents[-1]
+        role, decides = self.check_agent(agent), agent == self.agents[-1]
         return role, decides, self.tool == "python" and (role == "tool_user" or not decides)
 
 
@@ -212,8 +201,6 @@ def _run_program(code: str | None) -> tuple[list | None, str]:
     told = "" if answer is not None else "\nThat has no readable answer line."
     return answer, f"{shown}\nIt printed:\n{printed}{told}"
 
-
-# -------------------------------------------------------------------------------------------------------------- walks
 
 Cell = tuple[int, int]  # (row, column), origin top left
 MOVES: dict[str, Cell] = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}

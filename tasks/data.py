@@ -9,7 +9,6 @@ import re
 import sys
 import unicodedata
 from collections.abc import Iterable
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +73,6 @@ def hub(source: str) -> Any:
     return datasets
 
 
-@lru_cache(maxsize=8)  # one permutation for all environments of a batch
 def fixed_order(count: int) -> tuple[int, ...]:
     """A permutation of range(count). Seed s is item order[s % count]: files that are sorted by topic come mixed."""
     order = list(range(count))

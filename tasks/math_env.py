@@ -12,8 +12,6 @@ Agreement only ends the episode; `solved` means that the team's answer equals th
 all did in the previous turn, and its own failure; the judge and a second answer see the others of this turn too.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import os
@@ -70,9 +68,8 @@ def read_problem(row: dict[str, Any]) -> Question:
     return Question(question.strip(), gold, min(map(float, errors)))
 
 
-@lru_cache(maxsize=8)
 def load_problems(source: str, config: str | None = None) -> tuple[Question, ...]:
-    """The questions of a `.jsonl` or `.json` file or of a hub id, read once a process. Raises as `data.read_rows`."""
+    """The questions of a `.jsonl` or `.json` file or of a hub id. Raises as `data.read_rows`."""
     questions = []
     for number, row in enumerate(datasets.read_rows(source, config), start=1):
         try:
@@ -93,8 +90,6 @@ _ROLES = {
     ),
     "judge": f"You are the judge of a team that solves mathematics problems. Check its answers, then decide. {_BOXED}",
 }
-
-
 _Said = tuple[str | None, str, str]  # by an agent: the answer, how it found it as others see it, what it alone is told
 
 
@@ -144,7 +139,7 @@ class MathEnv(Env):
         self.timeout = timeout
         self.reset(0)
 
-    def reset(self, seed: int) -> MathEnv:
+    def reset(self, seed: int) -> "MathEnv":
         # All state is replaced and never changed in place: then a shallow copy is a copy.
         self.problem = self.problems[self.order[seed % len(self.order)]]
         self.done = self.solved = False
@@ -152,7 +147,7 @@ class MathEnv(Env):
         self.previous: dict[str, _Said] = {}  # what was said a turn ago
         return self
 
-    def copy(self) -> MathEnv:
+    def copy(self) -> "MathEnv":
         return copy.copy(self)
 
     @property
@@ -161,8 +156,7 @@ class MathEnv(Env):
         return [self.agents[:-1], self.agents[-1:]] if self.agents[-1] == "judge" else super().stages
 
     def observe(self, agent: str) -> list[Message]:
-        self.check_agent(agent)
-        role = agent.rstrip("_0123456789")
+        role = self.check_agent(agent)
         parts = [self.problem.question]
         if self.previous:
             parts.append("The previous turn:\n\n" + _shown(self.previous))
@@ -176,10 +170,10 @@ class MathEnv(Env):
         return [{"role": "system", "content": _ROLES[role]}, {"role": "user", "content": "\n\n".join(parts)}]
 
     def step(self, agent: str, text: str) -> Reward:
-        self.check_agent(agent)
+        role = self.check_agent(agent)
         if self.done:
             return Reward(0.0, 0.0, {"format": 0.0})
-        said, info = self._read(agent, text)
+        said, info = self._read(role, text)
         answer = said[0]
         gold, tolerance = self.problem.answer, self.problem.tolerance
         right = answer is not None and math_equal(gold=gold, answer=answer, tolerance=tolerance)
@@ -195,10 +189,10 @@ class MathEnv(Env):
         local = 0.2 * sum(info.values()) / len(info) + 0.8 * right  # a tool user's .2 are two halves
         return Reward(float(right), local, info | {"right": float(right)})
 
-    def _read(self, agent: str, text: str) -> tuple[_Said, dict[str, float]]:
-        """What an agent says with a response, and the parts of its reward that are for the form."""
+    def _read(self, role: str, text: str) -> tuple[_Said, dict[str, float]]:
+        """What an agent of this role says with a response, and the parts of its reward that are for the form."""
         work = shorten(visible(text).strip(), WORK_SHOWN)  # a response as others see it
-        if not agent.startswith("tool_user"):
+        if role != "tool_user":
             answer = extract_answer(text)
             failure = "" if answer else r"it had no answer in \boxed{}."
             return (answer, work, failure), {"format": float(answer is not None)}
@@ -256,14 +250,13 @@ for _ in range(WORKERS):
 @lru_cache(maxsize=4096)
 def _ask(*question: object) -> bool:
     """The verdict of a worker, to which a question is a line of JSON. No, if it does not survive the question."""
-    worker, reply = _idle.get(), b""
+    worker, reply = _idle.get(), ""
     try:
         if worker is None or worker.poll() is not None:
             # A session of its own: an interrupt from the keyboard is ours to handle.
             pipe, command = subprocess.PIPE, [sys.executable, "-c", _PROGRAM]
-            worker = subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True)
-        worker.stdin.write(json.dumps(question).encode() + b"\n")
-        worker.stdin.flush()
+            worker = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True)
+        print(json.dumps(question), file=worker.stdin, flush=True)
         reply = worker.stdout.readline()
     except OSError as error:
         raise InfraError(f"no worker for mathematics: {error}") from None
@@ -274,7 +267,7 @@ def _ask(*question: object) -> bool:
         _idle.put(worker if reply else None)
     if not reply and worker.returncode > 0:  # not ended by a signal, as by its own alarm
         raise InfraError("a worker for mathematics ended with an error (is sympy installed?); see its error above")
-    return reply == b"true\n"
+    return reply == "true\n"
 
 
 def math_equal(*, gold: str, answer: str, tolerance: float = 0.0) -> bool:

@@ -166,9 +166,6 @@ def same_value(gold: Any, answer: Any) -> bool:
     return not (there.is_number and abs(there) > 1e-9) and gap.equals(0) is True
 
 
-_DIVISOR = re.compile(r"\\(gcd|lcm) \( (\d+(?: , \d+)+) \)")
-
-
 def same_quantity(gold: str, answer: str, tolerance: float) -> bool:
     """Formulas with their units: equal, or numbers within what a decimal or the tolerance allows."""
     (gold, g_unit), (answer, a_unit) = without_unit(gold), without_unit(answer)
@@ -177,7 +174,7 @@ def same_quantity(gold: str, answer: str, tolerance: float) -> bool:
     if {g_unit, a_unit} == {"%", ""}:  # 35% is 35 and 0.35
         scaled = f"( {gold} ) / 100" if g_unit else rf"100 \cdot ( {gold} )"
         return same_quantity(gold, answer, tolerance) or same_quantity(scaled, answer, tolerance)
-    if divisor := _DIVISOR.fullmatch(gold):
+    if divisor := re.fullmatch(r"\\(gcd|lcm) \( (\d+(?: , \d+)+) \)", gold):
         gold = str(getattr(math, divisor[1])(*map(int, divisor[2].split(" , "))))
     g, a = parse(gold), parse(answer)
     if g is None or a is None:

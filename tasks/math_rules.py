@@ -40,14 +40,10 @@ _WAYS = (  # of saying the same, one after the other: what stands for all of a t
     (rf"({_SYMBOL} \\in |)\\reals", r"\1( - \\infty , \\infty )"),
 )
 _LETTER, _OPERATOR = (re.compile(rf"(?<!\S){kind}(?!\S)") for kind in ("[a-zA-Z]", "[-^+=<>(]"))
-_CLOCK = re.compile(r"\d{1,2} : [0-5]\d(?: : [0-5]\d)?")
 
 
 def serve(limit: float) -> None:
-    """A worker: a JSON line [gold, answer, tolerance] in, a line true or false out.
-
-    An alarm ends it after `limit` seconds of work on one of them: a busy machine makes no right answer wrong.
-    """
+    """A worker: lines of JSON, [gold, answer, tolerance] in, true or false out. `limit` s of CPU on one end it."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     for line in sys.stdin:
         gold, answer, tolerance = json.loads(line)
@@ -84,7 +80,7 @@ def same(gold: str, answer: str, tolerance: float = 0.0, top: bool = False) -> b
         return _same_relation(gold, answer)
     if _plain(g) == _plain(a):
         return True
-    if _CLOCK.fullmatch(g) and _CLOCK.fullmatch(a):  # no ratios
+    if all(re.fullmatch(r"\d{1,2} : [0-5]\d(?: : [0-5]\d)?", side) for side in (g, a)):  # no ratios
         return g.lstrip("0") == a.lstrip("0")
     (g_kind, golds), (a_kind, answers) = _group(g), _group(a)
     if len(golds) == len(answers) == 1 and g_kind == a_kind == "":

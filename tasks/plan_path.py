@@ -1,7 +1,5 @@
 """Plan-Path: walk from a start to a goal around blocked cells. No torch."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from itertools import product
 from math import inf
@@ -45,7 +43,7 @@ class PlanPath(Walk):
             self.RULES += " The tool user sees the board and the goal." if workflow == "mas" else ""
 
     @classmethod
-    def from_text(cls, text: str, **options: Any) -> PlanPath:
+    def from_text(cls, text: str, **options: Any) -> "PlanPath":
         """A level as text: S start, G goal, # block, . free. ValueError when it is malformed or cannot be solved."""
         grid = [line.strip() for line in text.strip().splitlines()]
         cells = {(r, c): char for r, line in enumerate(grid) for c, char in enumerate(line)}

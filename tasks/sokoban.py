@@ -1,9 +1,6 @@
 """Sokoban: push every box onto a goal. No torch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
-from functools import cache
 from itertools import compress
 from math import inf
 from typing import Any
@@ -49,7 +46,7 @@ class Sokoban(Walk):
         self.cells = {(r, c): 1 << ((r + 1) * width + c + 1) for r in range(rows) for c in range(cols)}
 
     @classmethod
-    def from_text(cls, text: str, **options: Any) -> Sokoban:
+    def from_text(cls, text: str, **options: Any) -> "Sokoban":
         """A level in the usual symbols (`#`, space, `.`, `$`, `*`, `@`, `+`); short rows are filled up with free cells.
 
         ValueError when it is malformed, has no box or another number of goals than boxes, or cannot be solved.
@@ -85,7 +82,6 @@ class Sokoban(Walk):
     def _set_level(self, floor: int, goals: int) -> None:
         """A board, and pushes to go: boxes are pulled away from the goals, breadth first."""
         self.floor, self.goals = floor, goals
-        regions = cache(self._regions)
 
         def pulls(here: tuple[int, int]) -> Iterator[tuple[int, int]]:
             boxes, region = here
@@ -96,26 +92,23 @@ class Sokoban(Walk):
                     box = movable & -movable
                     movable ^= box
                     pulled, player = boxes ^ box | _shift(box, -shift), _shift(box, -2 * shift)
-                    yield pulled, next(part for part in regions(pulled) if part & player)
+                    yield pulled, self._region(pulled, player)
 
-        self.to_go = distances([(goals, part) for part in regions(goals)], pulls, MAX_POSITIONS)
+        starts = ((goals, self._region(goals, bit)) for bit in self.cells.values() if bit & floor & ~goals)
+        self.to_go = distances(starts, pulls, MAX_POSITIONS)
 
-    def _regions(self, boxes: int) -> list[int]:
-        """The free cells, split into the parts that a player can walk within."""
-        free, regions, steps = self.floor & ~boxes, [], (1, self.cols + 2)
-        while free:
-            region, grown = 0, free & -free  # from the lowest free cell
-            while grown != region:
-                region = grown
-                for step in steps:
-                    grown |= (grown << step | grown >> step) & free
-            regions.append(region)
-            free &= ~region
-        return regions
+    def _region(self, boxes: int, player: int) -> int:
+        """The cells that the player can walk to."""
+        free, region, grown = self.floor & ~boxes, 0, player
+        while grown != region:
+            region = grown
+            for step in (1, self.cols + 2):
+                grown |= (grown << step | grown >> step) & free
+        return region
 
     def _pushes(self, boxes: int, player: Cell) -> float:
         """Pushes of a shortest solution from here, inf when there is none."""
-        return self.to_go.get((boxes, next(part for part in self._regions(boxes) if part & self.cells[player])), inf)
+        return self.to_go.get((boxes, self._region(boxes, self.cells[player])), inf)
 
     def _mask(self, cells: Iterable[Cell]) -> int:
         return sum(self.cells[cell] for cell in cells)
@@ -147,7 +140,9 @@ class Sokoban(Walk):
 
     def _apply(self, answer: list) -> tuple[float, bool, float, str]:
         legal, note = self._walk(answer)
-        share = self._new_high(1 - self._pushes(self.boxes, self.position) / self._pushes(*self.start))
+        potential = 1 - self._pushes(self.boxes, self.position) / self._pushes(*self.start)
+        share = max(0.0, potential - self.best)
+        self.best += share
         return self.progress, legal, share, note
 
     def _noisy_move(self, rng: np.random.Generator, good: float) -> str:

@@ -1,7 +1,5 @@
 """Sudoku: fill a grid so that every row, column and box holds each number once. No torch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from itertools import count
@@ -51,7 +49,7 @@ class Sudoku(Board):
         self.ANSWER = f"#### and all {size} rows, 0 where you leave a cell empty: #### [{[0] * size}, ...]"
 
     @classmethod
-    def from_rows(cls, rows: Sequence[str] | Sequence[Sequence[int]], **options: Any) -> Sudoku:
+    def from_rows(cls, rows: Sequence[str] | Sequence[Sequence[int]], **options: Any) -> "Sudoku":
         """A puzzle from rows of numbers or of characters; 0 and `.` are empty cells.
 
         Any of several solutions solves it; the potential takes one. ValueError when it is malformed or has none.
@@ -98,7 +96,8 @@ class Sudoku(Board):
         self.done = self.solved = 0 not in self.grid  # full and no clash: the rules hold
         own = [i for i, clue in enumerate(self.clues) if not clue and cells[i]]
         score = sum(1 if cells[i] == self.solution[i] else -1 for i in own) / self.clues.count(0)
-        share = self._new_high(1.0 if self.solved else score)
+        share = max(0.0, (1.0 if self.solved else score) - self.best)
+        self.best += share
         fresh = sum(value not in (0, old) for value, old in zip(self.grid, before, strict=True))
         dropped = sum(not self.clues[i] for i in clashes)
         note = f"Your last answer filled or changed {fresh} cells; {dropped} cells repeated a number and were left out."

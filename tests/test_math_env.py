@@ -246,11 +246,9 @@ def test_a_question_stays_whole():
         assert read_problem({"problem": f"Let S be the sum. {end}", "answer": "5"}).question.endswith(end)
 
 
-def test_files_are_read_once():
-    source = str(SAMPLES / "math_sample.jsonl")
-    problems = MathEnv(data=source).problems
+def test_problems_of_a_file():
+    problems = MathEnv(data=str(SAMPLES / "math_sample.jsonl")).problems
     assert [problem.answer for problem in problems] == ["18", "\\frac{14}{3}", "204", "$2$, $3$"]
-    assert MathEnv(data=source).problems is problems
 
 
 @pytest.mark.parametrize(("reasoner", "tool", "returned"), [(RIGHT, "print(1)", 1.0), ("\\boxed{1}", "print(5)", 0.0)])

@@ -1,7 +1,6 @@
 """Does an environment follow the contract? One line that says what is wrong: python -m tools.check file.py:Class
 
-Training trusts an environment blindly: a copy that shares state, or a reward above 1, silently trains something else.
-The same checks run before training on a task of one's own. They resemble the API tests of PettingZoo and Gymnasium.
+Training trusts an environment blindly, so the same checks run before training on a task of one's own.
 """
 
 import argparse
@@ -58,7 +57,6 @@ def view(env: Env) -> Any:
 
 
 def levels(env: Env) -> list:
-    """What the first levels look like."""
     return [view(env.copy().reset(seed=seed)) for seed in range(20)]
 
 
