@@ -64,31 +64,26 @@ def _normal(test: Row) -> Test:
     if not isinstance(test.get("accept", []), list):
         raise ValueError("'accept' must be a list")
     if "fn_name" in test:
-        test = _call(test)
-        answer = json.dumps(to_data(test["expected"]))
+        name, args = test["fn_name"], test["args"] if "args" in test else test["input"]
+        if isinstance(args, str):  # one value a line; JSON takes every other blank for data
+            args = [read_json(line) for line in args.split("\n") if line.strip(" \t\r")]
+        if not isinstance(args, (list, tuple)) or not isinstance(name, str) or not name.isidentifier():
+            raise ValueError("'args' must be a list, and 'fn_name' the name of a function")
+        values = {"args": list(args), "expected": test["expected"] if "expected" in test else read_json(test["output"])}
+        values |= {"accept": test["accept"]} if "accept" in test else {}
+        if test.get("exact"):
+            values = {name: from_data(value) for name, value in values.items()}
+        if test.get("compare", "set") not in ("set", "truth") or not 0 <= test.get("atol", 0) < 1e9:
+            raise ValueError("'compare' must be 'set' or 'truth', and 'atol' a number from 0 on")
+        "".join(test.get("given", ""))  # TypeError for what is no text
+        test = {name: test[name] for name in ("fn_name", "given", "atol", "compare") if name in test} | values
+        answer = json.dumps(to_data(list(values.values()))[1])  # TypeError for what can neither be sent nor come back
     else:
         answer = test["output"].rstrip() + "\n"
         "".join([test["input"], *test.get("accept", ())])  # TypeError for what is no text
     if len(answer.encode()) > OUTPUT:
         raise ValueError(f"the answer is too long: a program may write {OUTPUT:,} bytes at most")
     return test
-
-
-def _call(test: Row) -> Test:
-    name, args = test["fn_name"], test["args"] if "args" in test else test["input"]
-    if isinstance(args, str):  # one value a line; JSON takes every other blank for data
-        args = [read_json(line) for line in args.split("\n") if line.strip(" \t\r")]
-    if not isinstance(args, (list, tuple)) or not isinstance(name, str) or not name.isidentifier():
-        raise ValueError("'args' must be a list, and 'fn_name' the name of a function")
-    values = {"args": list(args), "expected": test["expected"] if "expected" in test else read_json(test["output"])}
-    values |= {"accept": test["accept"]} if "accept" in test else {}
-    if test.get("exact"):
-        values = {name: from_data(value) for name, value in values.items()}
-    to_data(list(values.values()))  # TypeError for what can neither be sent nor come back
-    if test.get("compare", "set") not in ("set", "truth") or not 0 <= test.get("atol", 0) < 1e9:
-        raise ValueError("'compare' must be 'set' or 'truth', and 'atol' a number from 0 on")
-    "".join(test.get("given", ""))  # TypeError for what is no text
-    return {name: test[name] for name in ("fn_name", "given", "atol", "compare") if name in test} | values
 
 
 def _apps(row: Row) -> Problem:
@@ -128,10 +123,7 @@ def _live_code_bench(row: Row) -> Problem:
 
 
 def unpack_private_tests(packed: str) -> list:
-    """LiveCodeBench's private tests: JSON, or JSON in a pickled text in zlib in base64.
-
-    The pickle is taken apart and never run. One of UNREADABLE for anything else.
-    """
+    """JSON, or JSON in a pickled text in zlib in base64. The pickle is taken apart and never run."""
     if not packed.lstrip().startswith("["):
         operations = pickletools.genops(zlib.decompress(base64.b64decode(packed)))
         (packed,) = [text for _, text, _ in operations if isinstance(text, str)]

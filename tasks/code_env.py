@@ -11,14 +11,7 @@ from collections.abc import Sequence
 
 from envs import Env, Message, Reward
 from tasks.code_data import EXAMPLES, Problem, Test, load_problems, normal_tests
-from tasks.code_grading import (
-    FUNCTION_SECONDS,
-    PROGRAM_SECONDS,
-    golden_tests,
-    grade_program,
-    is_right,
-    reference_solution,
-)
+from tasks.code_grading import SECONDS, golden_tests, grade_program, is_right, reference_solution
 from tasks.data import fixed_order, read_json
 from tasks.fences import extract_code, last_block, shorten
 
@@ -47,6 +40,7 @@ class CodeEnv(Env):
     """
 
     simultaneous = slow_scoring = runs_programs = True
+    progress = 0.0  # the share of golden tests that the committed program passes
 
     def __init__(
         self,
@@ -69,18 +63,13 @@ class CodeEnv(Env):
         self.problem = self.problems[self.order[seed % len(self.order)]]
         self.program: str | None = None
         self.tests: Sequence[Test] = ()
-        self.score, self.report = 0.0, ""
+        self.progress, self.report = 0.0, ""
         self.unread: frozenset[str] = frozenset()  # agents whose last answer could not be read
         self.done = self.solved = False
         return self
 
     def copy(self) -> Env:
         return copy.copy(self)  # every attribute is replaced, none changed in place
-
-    @property
-    def progress(self) -> float:
-        """What the team has achieved: the share of golden tests that the committed program passes."""
-        return self.score
 
     def observe(self, agent: str) -> list[Message]:
         self.check_agent(agent)
@@ -101,14 +90,15 @@ class CodeEnv(Env):
 
     def _rules(self, agent: str) -> str:
         name = self.problem.fn_name
+        seconds = self.timeout or SECONDS[name is not None]
         if agent == "coder":
             task = (
                 f"Write a Python 3 function {name} (or a class Solution with that method). What it returns is tested, "
-                f"with {self.timeout or FUNCTION_SECONDS:g} s for all tests."
+                f"with {seconds:g} s for all tests."
                 if name
                 else "Write a Python 3 program that reads standard input and prints its answer. Its output is compared "
                 "line by line; blanks around lines do not count, floats may differ by 1e-6. Each test may take "
-                f"{self.timeout or PROGRAM_SECONDS:g} s."
+                f"{seconds:g} s."
             )
             block = "Answer with the whole program in one block:\n```python\n...\n```"
             return f"You are the coder. {task} Standard library only. {block}"
@@ -137,7 +127,7 @@ class CodeEnv(Env):
         runs = grade.statuses[0] == "ok" or (grade.statuses[0] == "wrong" and grade.outputs[0].strip() != "")
         if "tester" not in self.agents and self.problem.examples:
             self._compare(code, self.problem.examples)
-        self.program, self.score, self.solved = code, grade.score, grade.passed
+        self.program, self.progress, self.solved = code, grade.score, grade.passed
         info = {"format": 1.0, "runs": float(runs), "golden": grade.score}
         return Reward(grade.score, 0.1 + 0.1 * runs + 0.8 * grade.score, info)
 
@@ -154,7 +144,7 @@ class CodeEnv(Env):
         if self.program is not None and (tests or self.tests):
             self._compare(self.program, tests or self.tests)
         self.tests = tests or self.tests
-        return Reward(self.score, local, info)
+        return Reward(self.progress, local, info)
 
     def _compare(self, code: str, tests: Sequence[Test]) -> None:
         """Run the program on tests that both agents may see, and report; if it passes, the episode is over."""

@@ -12,9 +12,8 @@ import marshal
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from envs import InfraError
 from tasks.code_data import Problem, Test, normal_tests
@@ -23,7 +22,7 @@ from tasks.fences import shorten
 from tasks.sandbox import run_many, run_program
 
 GOLDEN_TESTS = 50  # tests used per problem: more would cost time and hardly ever change a verdict
-FUNCTION_SECONDS, PROGRAM_SECONDS = 3.0, 6.0  # limits unless a caller says otherwise, see `grade_program`
+SECONDS = {True: 3.0, False: 6.0}  # whether a function is asked for -> limit unless a caller says otherwise
 ALL_SECONDS = 30.0  # for all tests of a program that reads standard input
 PATIENCE = 3  # timeouts after which such a program is not run any more; new processes for a function that crashes
 SHOWN = 300  # characters of what came back from a test that are kept for feedback
@@ -81,8 +80,7 @@ os._exit(0)  # tearing the interpreter down would take longer than the tests
 """
 
 
-@dataclass(frozen=True)
-class Grade:
+class Grade(NamedTuple):
     """score: share of tests passed; statuses: one a test, "ok", "wrong" or what stopped the run (`sandbox.Result`)."""
 
     score: float
@@ -95,20 +93,21 @@ def grade_program(code: str, tests: Sequence[dict[str, Any]], timeout: float = 0
     """Run a program on tests (`code_data.normal_tests` has their forms). ValueError for others, InfraError when the
     sandbox fails.
 
-    A function, or a method of class Solution: one process for all tests, `timeout` seconds in all (0:
-    FUNCTION_SECONDS). After a crash, or a test that takes half of the seconds left, a new process goes on with the next
-    test, PATIENCE times. A program: a process and `timeout` seconds for each test (0: PROGRAM_SECONDS), until PATIENCE
-    of them ran out of time or ALL_SECONDS are over. Tests that are not run have the status of what ended the run.
+    A function, or a method of class Solution: one process for all tests, `timeout` seconds in all (0: SECONDS). After
+    a crash, or a test that takes half of the seconds left, a new process goes on with the next test, PATIENCE times.
+    A program: a process and `timeout` seconds for each test, until PATIENCE of them ran out of time or ALL_SECONDS are
+    over. Tests that are not run have the status of what ended the run.
     """
     if not tests:
         raise ValueError("a program cannot be graded without tests")
     tests = normal_tests(tests)
     function = "fn_name" in tests[0]
-    seconds, patience = (timeout or FUNCTION_SECONDS, PATIENCE + 1) if function else (ALL_SECONDS, PATIENCE)
+    timeout = timeout or SECONDS[function]
+    seconds, patience = (timeout, PATIENCE + 1) if function else (ALL_SECONDS, PATIENCE)
     end, replies = time.monotonic() + seconds, list[Reply]()
     while len(replies) < len(tests) and patience and time.monotonic() < end:
         rest = tests[len(replies) :]
-        found, stopped = call(code, rest, end) if function else _run(code, rest, end, timeout or PROGRAM_SECONDS)
+        found, stopped = call(code, rest, end) if function else _run(code, rest, end, timeout)
         if found[-1][0] == "infra":
             raise InfraError(found[-1][2])
         replies += found
@@ -129,8 +128,7 @@ Reply = tuple[str, Any, str]  # status, the text that was printed or the value t
 def _run(code: str, tests: Sequence[Test], end: float, timeout: float) -> tuple[list[Reply], bool]:
     """The replies of a program that reads standard input to the first tests, and whether the last took too long."""
     results = run_many(code, [test["input"] for test in tests], timeout, end)
-    shown = [shorten(one.stdout if one.status == "ok" else one.stderr.strip(), SHOWN) for one in results]
-    replies = [(one.status, one.stdout, text) for one, text in zip(results, shown, strict=True)]
+    replies = [(status, out, shorten(out if status == "ok" else err.strip(), SHOWN)) for status, out, err in results]
     return replies, results[-1].status == "timeout"
 
 

@@ -8,7 +8,7 @@ import collections
 import math
 import re
 from collections.abc import Iterable
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal
 from typing import Any
 
 TOLERANCE = 1e-6  # of floats, relative or absolute, unless a test brings its own
@@ -34,10 +34,7 @@ def _same_word(wanted: str, got: str) -> bool:
         return False
     if not wanted.strip("+-").isdigit():
         return _close(float(wanted), float(got))
-    try:
-        return Decimal(wanted) == Decimal(got)  # exact at any size, and never expands an exponent
-    except InvalidOperation:
-        return False
+    return Decimal(wanted) == Decimal(got, Context(traps=[]))  # exact at any size, and never expands an exponent
 
 
 def _close(wanted: Any, got: Any, atol: float = 0.0) -> bool:

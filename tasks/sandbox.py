@@ -25,10 +25,9 @@ import tempfile
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tasks.seccomp import seccomp_filter
 
@@ -52,8 +51,7 @@ COMPILED = marshal.dumps(compile(SUPERVISOR.read_text("utf-8"), "<sandbox>", "ex
 VICTIM = ("/bin/sh", "-c", 'echo 1000 2>/dev/null >/proc/self/oom_score_adj; exec "$@"', "sh")
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """What a program did.
 
     status: "ok" (ended with exit code 0), "error" (exception, non-zero exit code, signal), "timeout", "memory",
@@ -82,32 +80,25 @@ def run_many(
 
     No run sees another: the supervisor never executes a line of the program, and a run that took all of its time or
     left a trace in its folder, even a time stamp, is the last. So there may be fewer results than inputs, but one.
-    `bubblewrap`: what `use_bubblewrap` says unless given.
     """
-    if bubblewrap is None:
-        bubblewrap = use_bubblewrap()
+    bubblewrap = use_bubblewrap() if bubblewrap is None else bubblewrap
     limits = LIMITS | {"CPU": math.ceil(timeout) + 1} | ({"NPROC": THREADS} if bubblewrap else {})
     rules = timeout, end, OUTPUT, limits, seccomp_filter() if bubblewrap else None
     requests = (marshal.dumps((code, stdin.encode("utf-8", "replace"), *rules)) for stdin in stdins)
     try:
-        with (
-            contextlib.nullcontext("/") if bubblewrap else tempfile.TemporaryDirectory(**FOLDER) as folder,
-            subprocess.Popen(
+        with contextlib.nullcontext("/") if bubblewrap else tempfile.TemporaryDirectory(**FOLDER) as folder:
+            done = subprocess.run(
                 [*VICTIM, *(_bubblewrap() if bubblewrap else ()), PYTHON, *FLAGS, START, COMPILED],
                 env=LOADER | {"PATH": "/usr/bin:/bin", "PYTHONHASHSEED": "0", "PYTHONUTF8": "1"},
                 cwd=folder,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                input=b"".join(requests),
+                capture_output=True,
+                timeout=min(timeout * len(stdins), max(0.0, end - time.monotonic())) + START_SECONDS,
                 start_new_session=True,  # its own Ctrl-C, and no terminal
-            ) as process,
-        ):
-            seconds = min(timeout * len(stdins), max(0.0, end - time.monotonic())) + START_SECONDS
-            try:
-                replies, errors = process.communicate(b"".join(requests), seconds)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                replies, errors = process.communicate()
+            )
+        replies, errors = done.stdout, done.stderr
+    except subprocess.TimeoutExpired as error:
+        replies, errors = error.output or b"", error.stderr or b""
     except OSError as error:  # no process, descriptor or disk space left on this machine
         replies, errors = b"", str(error).encode()
     if not replies:
@@ -173,8 +164,7 @@ def _bubblewrap() -> tuple[str, ...]:
     for path in re.findall(r"(/.+) \(0x", listing):
         folder = os.path.dirname(path)
         # Not a folder that holds the standard library too, as /usr/lib may: it holds other things as well.
-        if not path.startswith(library):
-            found.append(path if library.startswith(os.path.realpath(folder) + "/") else folder)
+        found.append(path if library.startswith(os.path.realpath(folder) + "/") else folder)
     separate = "--unshare-user --unshare-pid --unshare-net --unshare-ipc --unshare-uts --unshare-cgroup-try"
     args = ["bwrap", *separate.split(), "--cap-drop", "ALL", "--die-with-parent", "--new-session", "--as-pid-1"]
     args += ["--size", str(FILES), "--tmpfs", "/tmp", "--chdir", "/tmp"]

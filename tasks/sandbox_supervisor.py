@@ -31,23 +31,22 @@ def supervise():
             os._exit(0)
         # Files, as in `python program.py <in >out`: sizes can be asked, and the input can be mapped and read twice.
         streams = [os.memfd_create(name) for name in ("in", "out", "err")]
-        with open(streams[0], "wb", closefd=False) as file:
-            file.write(data)
-            file.seek(0)
+        os.pwrite(streams[0], data, 0)
         if (child := os.fork()) == 0:
             enter(streams, *rules)
             return code
         reply = watch(child, streams, min(time.monotonic() + timeout, end), output)
-        for stream in streams:
-            os.close(stream)
-        marshal.dump(reply, sys.stdout.buffer)
-        sys.stdout.flush()
+        os.closerange(streams[0], 100)
+        os.write(1, marshal.dumps(reply))
         if reply[0] == "timeout" or os.fstat(HERE).st_ctime_ns != started:
             os._exit(0)
 
 
 def enter(streams, limits, lock):
-    """Turn this fresh fork into the program's process: its limits, its three streams and nothing else."""
+    """Turn this fresh fork into the program's process: its limits, its three streams and nothing else.
+
+    lock: a seccomp filter, installed for good; None where there is none.
+    """
     os.setsid()
     for name, value in limits.items():
         kind = getattr(resource, f"RLIMIT_{name}")
@@ -57,19 +56,12 @@ def enter(streams, limits, lock):
     for target, file in enumerate(streams):
         os.dup2(file, target)
     os.closerange(3, 100)
-    if lock is not None:
-        lock_in(lock)
-
-
-class Byte(_ctypes._SimpleCData):  # of `ctypes`, whose import would take a tenth of a sandbox's start-up time
-    _type_ = "c"
-
-
-def lock_in(lock):
-    """Install the seccomp filter, for good."""
+    if lock is None:
+        return
+    # Not `ctypes`, whose import would take a tenth of a sandbox's start-up time.
     prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
-    code = (Byte * len(lock)).from_buffer_copy(lock)
-    rules = b"".join(n.to_bytes(8, "little") for n in (len(lock) // 8, _ctypes.addressof(code)))  # struct sock_fprog
+    place = id(lock) + bytes.__basicsize__ - 1  # of the bytes themselves
+    rules = b"".join(n.to_bytes(8, "little") for n in (len(lock) // 8, place))  # struct sock_fprog
     for call in ((38, 1, 0, 0, 0), (22, 2, rules)):  # PR_SET_NO_NEW_PRIVS; PR_SET_SECCOMP, which asks for it
         if _ctypes.call_function(prctl, call) != 0:
             raise OSError("the seccomp filter was refused")
@@ -100,9 +92,8 @@ def watch(child, streams, deadline, output):
         pass
     stdout, stderr = (os.pread(file, output, 0) for file in (out, err))
     code = os.waitstatus_to_exitcode(wait_status)
-    if code < 0 and not reason:
-        stderr += f"\nkilled by signal {-code}\n".encode()
-    if not reason and code:
+    if code and not reason:
+        stderr += f"\nkilled by signal {-code}\n".encode() if code < 0 else b""
         reason = "timeout" if code in (-SIGXCPU, -SIGALRM) else "error"
         if code == -SIGKILL or stderr.rstrip().rpartition(b"\n")[2].startswith(b"MemoryError"):
             reason = "memory"  # nobody but the kernel kills like this

@@ -50,8 +50,7 @@ def seccomp_filter(machine: str = "") -> bytes:
         block += [(RETURN, 0, 0, ALLOW if answer else REFUSE) for answer in (allowed, not allowed)]
         program += [(EQUAL, 0, len(block), numbers[column]), *block]
     denied = [call.split()[1 + column] for call in DENIED.split(",")]
-    verdicts = [(int(number), REFUSE) for number in denied if number != "-"] + [(number, ALLOW) for number in ALLOWED]
-    for number, verdict in verdicts:
-        program += [(EQUAL, 0, 1, number), (RETURN, 0, 0, verdict)]
+    for number, verdict in [(number, REFUSE) for number in denied] + [(number, ALLOW) for number in ALLOWED]:
+        program += [(EQUAL, 0, 1, int(number)), (RETURN, 0, 0, verdict)] if number != "-" else []
     program += [(AT_LEAST, 0, 1, NEW), (RETURN, 0, 0, UNKNOWN), (RETURN, 0, 0, ALLOW)]
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)

@@ -12,7 +12,7 @@ import math
 import random
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,7 @@ def exact(test: Row) -> Row:
     return {**{name: value for name, value in test.items() if name != "given"}, **values, "exact": True}
 
 
-def record(name, setup, checks, inputs):
+def record(name, checks, inputs):
     """The calls of the function `name` that checks and inputs make: [[place of the check, args, result], ...] as JSON.
 
     Runs in the sandbox, behind the reference solution; modules need no import there.
@@ -76,7 +76,6 @@ def record(name, setup, checks, inputs):
         return type(model)(like(item, parts[min(n, len(parts) - 1)]) for n, item in enumerate(value))
 
     checking = {"math": math, **globals(), name: recorded}
-    exec(setup, checking)
     for place, check in enumerate(checks):  # noqa: B007 (`recorded` reads it)
         exec(check, checking)
     for args in inputs:
@@ -92,21 +91,24 @@ RECORD = f"SLOW, TOGETHER, GOLDEN_TESTS = {SLOW}, {TOGETHER}, {GOLDEN_TESTS}\n"
 RECORD += inspect.getsource(to_data) + inspect.getsource(record)
 
 
-def compared(check: str, name: str, expected: Any) -> Row:
-    """How an assertion compares the result of a call, as fields of a test. ValueError for a way that a test has not."""
-    check = " ".join(ast.unparse(ast.parse(check)).split("\n"))  # in one spelling
-    if re.fullmatch(rf"assert {name}\(.*\) (==|is) .*", check):
-        return {}
-    if re.fullmatch(rf"assert (not )?{name}\(.*\)", check):
-        return {"compare": "truth"}
-    if re.fullmatch(r"assert set\(.*\) == set\(.*\)", check):
+def compared(check: str, name: str, args: list, expected: Any) -> Row:
+    """How test code compares the result of a call, as fields of a test. ValueError for a way that a test has not."""
+    if name in ANY_ORDER:
         return {"compare": "set"}
-    if found := re.fullmatch(r"assert math\.isclose\(.*, rel_tol=([\d.e-]+)\)", check):
-        return {"atol": float(found[1]) * abs(expected)}
-    if found := re.fullmatch(r"assert (?:math\.f)?abs\(.*\) <=? ([\d.e-]+)", check):
-        return {"atol": float(found[1])}
-    if found := re.fullmatch(rf"assert round\({name}\(.*, (\d+)\) == .*", check):
-        return {"atol": 0.5 * 10.0 ** -int(found[1])}
+    if name == "find_zero":  # HumanEval/32 takes any root
+        return {"accept": [float(root.real) for root in np.roots(args[0][::-1]) if abs(root.imag) < 1e-9]}
+    check = " ".join(ast.unparse(ast.parse(check)).split("\n"))  # in one spelling
+    ways: tuple[tuple[str, Callable[[re.Match], Row]], ...] = (
+        (rf"(?!assert ).*|assert {name}\(.*\) (==|is) .*", lambda found: {}),
+        (rf"assert (not )?{name}\(.*\)", lambda found: {"compare": "truth"}),
+        (r"assert set\(.*\) == set\(.*\)", lambda found: {"compare": "set"}),
+        (r"assert math\.isclose\(.*, rel_tol=([\d.e-]+)\)", lambda found: {"atol": float(found[1]) * abs(expected)}),
+        (r"assert (?:math\.f)?abs\(.*\) <=? ([\d.e-]+)", lambda found: {"atol": float(found[1])}),
+        (rf"assert round\({name}\(.*, (\d+)\) == .*", lambda found: {"atol": 0.5 * 10.0 ** -int(found[1])}),
+    )
+    for pattern, fields in ways:
+        if found := re.fullmatch(pattern, check):
+            return fields(found)
     raise ValueError(f"compares in a way of its own: {check}")
 
 
@@ -128,7 +130,7 @@ def convert(
     """
     if name in OPEN:
         raise ValueError("more answers are right than a test can list")
-    job = {"fn_name": "record", "args": [name, setup, list(checks), list(inputs)], "given": code}
+    job = {"fn_name": "record", "args": [name, list(checks), list(inputs)], "given": f"{code}\n{setup}"}
     ((status, found, message), *_), _ = call(RECORD, [job], time.monotonic() + 60)
     calls = json.loads(found) if status == "ok" else []
     if not calls:
@@ -137,13 +139,7 @@ def convert(
     for place, *values in calls:
         args, expected = from_data(values)
         check = checks[0 if inputs else place]  # a row of MBPP+ has one way for all its tests
-        more: Row = {}
-        if atol or name in ANY_ORDER:
-            more = {"atol": atol} if atol else {"compare": "set"}
-        elif check.startswith("assert"):
-            more = compared(check, name, expected)
-        elif name == "find_zero":  # HumanEval/32 takes any root
-            more = {"accept": [float(root.real) for root in np.roots(args[0][::-1]) if abs(root.imag) < 1e-9]}
+        more = {"atol": atol} if atol else compared(check, name, args, expected)
         tests.append({"fn_name": name, "args": args, "expected": expected, "given": given, **more})
     golden = tuple(normal_tests(tests))
     if not (grade := grade_program(code, golden)).passed:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from records.console import errors_in_one_line, say
+from records.run_folder import write_text
 from tasks import code_data, math_env
 from tasks.data import Row, hub, normalize_question, read_rows
 from tasks.sandbox import set_mode, use_bubblewrap
@@ -29,15 +30,14 @@ MATHEMATICS = ("problem", "question", "answer", "final_answer", "error", "is_mul
 class Source(NamedTuple):
     """Where the rows of a file come from: a split of a data set on the hub, or one JSONL file in it ("*.jsonl").
 
-    kind: "mathematics" or "code". first, last: which of its rows.
+    kind: "mathematics" or "code". part: which of its rows.
     """
 
     kind: str
     path: str
     split: str
     config: str | None = None
-    first: int = 0
-    last: int | None = None
+    part: slice = slice(None)
     train: bool = False
 
 
@@ -48,8 +48,8 @@ FILES = {
     "aime25": Source("mathematics", "yentinglin/aime_2025", "train"),
     "olympiadbench": Source("mathematics", "Hothan/OlympiadBench", "train", "OE_TO_maths_en_COMP"),
     # Both parts are from its test file; `easier` is its own training file.
-    "apps_test": Source("code", APPS, "test.jsonl", last=500),
-    "apps_train": Source("code", APPS, "test.jsonl", first=500, last=4500, train=True),
+    "apps_test": Source("code", APPS, "test.jsonl", part=slice(500)),
+    "apps_train": Source("code", APPS, "test.jsonl", part=slice(500, 4500), train=True),
     "apps_train_easier": Source("code", APPS, "train.jsonl", train=True),
     "code_contests_test": Source("code", CONTESTS, "test"),
     "code_contests_train": Source("code", CONTESTS, "train", train=True),
@@ -58,21 +58,16 @@ FILES = {
 SETS = ("polaris", "aime24", "aime25", "olympiadbench", "apps", "code_contests", "livecodebench_v6")  # names begin so
 
 
-def load(source: Source) -> Iterable[Row]:
-    """The rows of a source, one by one. ImportError without `datasets`; the package's own errors without a network."""
+def usable(source: Source, taken: set[str], counts: Counter[str]) -> Iterator[Row]:
+    """The rows that load and whose question is not `taken`. Counts them, and the others by what was wrong."""
     load_dataset = hub(source.path).load_dataset
     if source.split.endswith(".jsonl"):
         files = {"rows": f"hf://datasets/{source.path}/{source.split}"}
         rows = load_dataset("json", data_files=files, split="rows")
     else:
         rows = load_dataset(source.path, source.config, split=source.split)
-    return (dict(rows[number]) for number in range(len(rows))[source.first : source.last])
-
-
-def usable(source: Source, taken: set[str], counts: Counter[str]) -> Iterator[Row]:
-    """The rows that load and whose question is not `taken`. Counts them, and the others by what was wrong."""
-    for row in load(source):
-        reason = "rows"
+    for number in range(len(rows))[source.part]:
+        row, reason = dict(rows[number]), "rows"
         try:
             if source.kind == "mathematics":
                 row = {name: value for name, value in row.items() if name.lower() in MATHEMATICS}
@@ -111,14 +106,10 @@ def write(file: str, folder: Path) -> None:
 
 def save(path: Path, rows: Iterable[Row]) -> None:
     """Write the rows, whole or not at all. ValueError when there are none."""
-    part = path.with_name(path.name + ".part")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with part.open("wb") as out:
-        out.writelines(json.dumps(row, ensure_ascii=False).encode("utf-8") + b"\n" for row in rows)
-    if not part.stat().st_size:
-        part.unlink()
+    if not (text := "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)):
         raise ValueError(f"{path}: not a single row is usable")
-    os.replace(part, path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, text)
 
 
 def convert_file(name: str, source: str, target: Path) -> None:
