@@ -33,7 +33,7 @@ def check_template(tokenizer: Tokenizer) -> None:
         raise ValueError(f"its chat template cannot be used ({type(error).__name__}: {error})") from None
     if USER not in prompt:
         raise ValueError("its chat template leaves out the user message or changes it")
-    if re.search(r"[<[◁](?:seed:)?(?:think|thought|reason)[^/]*$", prompt, re.IGNORECASE):  # and no </think> after it
+    if re.search(r"(?is)[<[◁](?:seed:)?(?:think|thought|reason)(?!.*[<[◁]/)", prompt):  # and nothing closes it
         raise ValueError("its chat template opens <think> in the prompt, so thoughts could not be told from answers")
     answered = _try(tokenizer, ANSWERED)  # where questions end with [/INST], the answer comes right after the prompt
     goes_on = answered.startswith(prompt) and answered[len(prompt) :].lstrip().startswith(ANSWER)

@@ -234,7 +234,7 @@ def _printed_answer(printed: str) -> str | None:
     if line[:1] == "[" and line.find("]") == len(line) - 1:  # a Python list: [1, 2] in LaTeX is an interval
         line = line[1:-1]
     answer = (extract_answer(printed) or line).strip()
-    readable = len(answer) <= MAX_LENGTH and re.match(r"(?!(?:None|nan|-?inf)$|<[\w.-]+ |\\f?box).*[^\W_]", answer)
+    readable = len(answer) <= MAX_LENGTH and re.match(r"(?s)(?!(?:None|nan|-?inf)$|<[\w.-]+ |\\f?box).*[^\W_]", answer)
     return answer if readable else None
 
 

@@ -86,7 +86,7 @@ def test_the_system_message_is_seen_whatever_the_template_does(template, shown):
         (CHAT, "no generation prompt"),
         (CHAT.replace("m.content", "m.content | replace('\\\\', '')") + ASKS, "changes it"),
         (CHAT.replace("m.content", "m.content | replace('é', 'e')") + ASKS, "changes it"),
-        (CHAT + ASKS.replace("nt\n", "nt\n<think>\n"), "opens <think>"),
+        (CHAT + ASKS.replace("nt\n", "nt\n<think>\n1/2"), "opens <think>"),
         (CHAT + ASKS.replace("nt\n", "nt\n[THINK]"), "opens <think>"),
         (CHAT + ASKS.replace("nt\n", "nt\n<thought>\n"), "opens <think>"),
         (CHAT + "{% if add_generation_prompt %}<|im_start|>assistant\n<think></think>\n<think>{% endif %}", "opens"),
