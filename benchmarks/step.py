@@ -88,17 +88,18 @@ def build_team(args: argparse.Namespace, world: World) -> Team:
     build = partial(build_model, args, world.device)
     if args.adapter == "lora":
         build = cache(build)  # one base for both policies
-    team = make_team(config, Talk.agents, world, lambda name: build())
-    team.wavefront = not args.no_wavefront
-    return team
+    return make_team(config, Talk.agents, world, lambda name: build())
 
 
 def one_step(args: argparse.Namespace, team: Team, step: int) -> dict[str, float]:
     world, clock = team.world, Clock(team.seconds)
     ids = world.mine(range(args.envs * world.size))
+    generate = team.sampler(1.0)
+    if args.no_wavefront:
+        generate.cohorts = 1  # type: ignore[attr-defined]
     with clock("sample"):
         result = rollout_tree(
-            [Talk(i, args.prompt) for i in ids], team.sampler(1.0), encode=team.encode, decode=team.decode,
+            [Talk(i, args.prompt) for i in ids], generate, encode=team.encode, decode=team.decode,
             num_candidates=args.candidates, max_turns=args.turns, seed=(0, step), env_ids=ids,
         )  # fmt: skip
         team.rest()

@@ -31,12 +31,11 @@ class Exchange:
     """`generate` over ranks that together have every policy (`World.neighbours`): all call it in every round."""
 
     def __init__(
-        self, world: World, ranks_of: Mapping[str, Sequence[int]], policy_of: Mapping[str, str], answer: Answer,
-        wavefront: bool = True,
-    ):  # fmt: skip
+        self, world: World, ranks_of: Mapping[str, Sequence[int]], policy_of: Mapping[str, str], answer: Answer
+    ):
         self.world, self.ranks_of, self.policy_of, self.answer = world, ranks_of, policy_of, answer
         apart = sum(map(len, ranks_of.values())) == world.size  # no rank has two policies
-        self.cohorts, self.anywhere = len(ranks_of) if wavefront and apart else 1, world.any
+        self.cohorts, self.anywhere = len(ranks_of) if apart else 1, lambda flag: any(world.gather(flag))
 
     def __call__(self, requests: list[Request], n: int) -> list[list[Completion]]:
         world = self.world

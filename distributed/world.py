@@ -70,10 +70,6 @@ class World:
         """One mapping from everybody's; ranks that share a policy hold the same values for it."""
         return reduce(or_, self.gather(dict(values)))
 
-    def any(self, flag: bool) -> bool:
-        """Whether it is true anywhere."""
-        return any(self.gather(flag))
-
     def barrier(self) -> None:
         """Wait for everybody."""
         self.gather(None)

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -41,13 +40,15 @@ class Layout:
 
     @cached_property
     def flash(self) -> Flash:
+        """Two kernel calls: segments with themselves; all responses to a prompt, as one segment, with that prompt."""
+
         def offsets(lengths: np.ndarray) -> Tensor:
             return torch.from_numpy(np.append(0, lengths.cumsum()).astype(np.int32)).to(self.device)
 
         own, queries, keys = self.length, self.group_lengths, self.prompt_lengths
         # a longest of 1 would be taken for decoding with exactly one query in every segment
         sizes = [int(own.max()), max(2, int(queries.max())), int(keys.max()), int(keys.sum())]
-        return Flash(offsets(own), offsets(queries), offsets(keys), sizes)
+        return offsets(own), offsets(queries), offsets(keys), sizes
 
     @cached_property
     def blocks(self) -> Blocks:
@@ -69,24 +70,14 @@ class Layout:
             blocks.append([torch.from_numpy(x).to(self.device) for x in (query.ravel(), key.ravel(), mask[:, None])])
         return blocks, torch.from_numpy(order).to(self.device)
 
-    def kernels(self, weight: Tensor, head_size: int) -> Flash | Blocks:
-        """What the layers of a model with these weights get as an argument."""
-        return self.flash if has_flash(weight, head_size) else self.blocks
-
 
 # For each block of S' segments the token index of every query (S' * Lq,) and of every key (S' * Lk,), 0 where padded,
 # and a mask (S', 1, Lq, Lk), True where a query may look; then where each token's output lies in all blocks (T,)
 Blocks = tuple[list[list[Tensor]], Tensor]
 Calls = tuple[Tensor, Tensor, int, int]  # of one kernel: offsets of queries and of keys, longest of each
-
-
-class Flash(NamedTuple):
-    """Two kernel calls: every segment with itself, and the responses of a prompt, as one segment, with that prompt."""
-
-    itself: Tensor  # (S + 1,) offsets of the segments
-    queries: Tensor  # (groups + 1,) offsets of the responses to each prompt, counted from the first response
-    keys: Tensor  # (groups + 1,) offsets of the prompts
-    sizes: list[int]  # the longest segment, the most responses' tokens, the longest prompt; P, tokens of all prompts
+# Offsets of the segments (S + 1,), of the responses to each prompt, counted from the first response (groups + 1,), of
+# the prompts (groups + 1,); then the longest segment, the most responses' tokens, the longest prompt, tokens of all
+Flash = tuple[Tensor, Tensor, Tensor, list[int]]
 
 
 def packed_attention(
@@ -96,7 +87,7 @@ def packed_attention(
     """Registered with transformers as "packed": q (1, H, T, D), k and v (1, G, T, D) -> (1, T, H, D)."""
     assert kernels is not None, "a model with attention 'packed' runs through token_logprobs"
     q, k, v = (x[0].transpose(0, 1) for x in (q, k, v))  # (T, H | G, D)
-    if isinstance(kernels, Flash):
+    if len(kernels) == 4:
         return _attend(q, k, v, *kernels, scaling)[0][None], None
     return block_attention(q, k, v, kernels, scaling)[None], None
 

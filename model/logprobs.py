@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from model import attention
 from model.fused import compiled
 from model.packing import Pack
 
@@ -70,7 +71,8 @@ def token_logprobs(model: PreTrainedModel, pack: Pack, temperature: float = 1.0)
     if model.config._attn_implementation != "packed":
         raise ValueError("token_logprobs: call it inside `with packed(model)`")
     weight = model.lm_head.weight  # (V, C)
-    kernels = pack.layout.kernels(weight, model.model.layers[0].self_attn.head_dim)
+    flash = attention.has_flash(weight, model.model.layers[0].self_attn.head_dim)
+    kernels = pack.layout.flash if flash else pack.layout.blocks
     hidden = model.model(
         input_ids=pack.ids[None], position_ids=pack.positions[None], use_cache=False, kernels=kernels
     ).last_hidden_state[0]  # (T, C)

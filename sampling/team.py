@@ -36,7 +36,6 @@ class Team:
         self.training = {name: ranks for name, ranks in self.ranks_of.items() if name not in frozen}
         several = self.world.size > 1 and len(self.ranks_of) > 1
         self.neighbours = self.world.neighbours(self.ranks_of) if several else None  # that answer each other's requests
-        self.wavefront = True  # benchmarks/step.py measures what it gains
         self.seconds: defaultdict[str, float] = defaultdict(float)  # in "generate" and "load", until cleared
         self.sync()
 
@@ -110,7 +109,7 @@ class Team:
         """One `generate` for all agents: each request goes to the engine of its agent's policy. 0 is greedy."""
         if self.neighbours:
             answer = partial(self.answer, temperature=temperature, top_p=top_p)
-            return Exchange(*self.neighbours, self.policy_of, answer, self.wavefront)
+            return Exchange(*self.neighbours, self.policy_of, answer)
         return Sampler(lambda n: TeamStream(self, n, temperature, top_p))
 
 
@@ -123,7 +122,7 @@ class TeamStream(Stream):
     def __init__(self, team: Team, n: int, temperature: float, top_p: float):
         self.team, self.n, self.temperature, self.top_p = team, n, temperature, top_p
         self.queues: dict[str, list[Request]] = {name: [] for name in team.policies}
-        self.open: dict[int, tuple[str, Stream]] = {}  # id of an engine -> the policy whose turn it is, its stream
+        self.open: dict[Engine, tuple[str, Stream]] = {}  # the policy whose turn it is, its stream
         self.in_rounds = all(engine.in_rounds for engine in team.engines.values())
 
     def submit(self, requests: list[Request]) -> None:
@@ -135,12 +134,12 @@ class TeamStream(Stream):
         owners = [owner for owner, _ in self.open.values()]
         for name in sorted(self.queues, key=lambda name: name not in owners):  # whose turn it is comes first
             engine = self.team.engines[name]
-            owner, stream = self.open.get(id(engine), ("", None))
+            owner, stream = self.open.get(engine, ("", None))
             if stream is None or owner != name:
-                if not self.queues[name] or (stream is not None and len(stream)):
+                if stream or not self.queues[name]:  # another policy's requests are in flight, or nobody asks
                     continue
                 stream = self.team.ready(name).stream(self.n, self.temperature, self.top_p)
-                self.open[id(engine)] = name, stream
+                self.open[engine] = name, stream
             started = time.perf_counter()
             stream.submit(self.queues[name])
             self.queues[name] = []

@@ -100,7 +100,7 @@ class TransformersEngine(Engine):
         logps = torch.zeros(len(seeds), self.max_tokens, device=device)
         ends = torch.zeros(len(seeds), dtype=torch.long, device=device)
         for t in range(int(room.max())):
-            token, logp = choose(logits, noise[live, t], temperature, top_p, branch)
+            token, logp = choose(logits, branch, noise[live, t], temperature, top_p)
             tokens[live, t], logps[live, t], ends[live] = token, logp, t + 1
             goes_on = ~torch.isin(token, stops) & (t + 1 < room[prompt[branch]])
             live, token, branch = live[goes_on], token[goes_on], branch[goes_on]
@@ -196,12 +196,10 @@ AttentionInterface.register("cached", cached_attention)
 AttentionMaskInterface.register("cached", lambda *args, **kwargs: None)
 
 
-def choose(
-    logits: Tensor, noise: Tensor, temperature: float, top_p: float = 1.0, row: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Sample by inverse CDF: logits (n, V), one uniform number an answer (L,) -> token ids (L,), their log-probs (L,).
+def choose(logits: Tensor, row: Tensor, noise: Tensor, temperature: float, top_p: float = 1.0) -> tuple[Tensor, Tensor]:
+    """Sample by inverse CDF from logits (n, V): token ids (L,), their log-probs (L,).
 
-    `row` (L,): whose logits each answer is drawn from; by default one answer from each.
+    For each answer its row of the logits (L,) and a uniform number (L,).
     """
     logps = (logits / (temperature or 1.0)).log_softmax(-1)
     if top_p < 1:  # a token stays if those that are likelier have less than top_p together
@@ -209,7 +207,6 @@ def choose(
         before = ordered.exp().cumsum(-1) - ordered.exp()
         out = (before >= top_p).gather(-1, places.argsort(-1))
         logps = logps.masked_fill(out, -torch.inf).log_softmax(-1)
-    row = torch.arange(len(logits), device=logits.device) if row is None else row
     if temperature == 0:
         token = logits.argmax(-1)[row]
     else:

@@ -344,7 +344,7 @@ def test_without_vllm_the_error_says_what_to_install(monkeypatch):
 @pytest.mark.parametrize("noise", [0.0, 1 - 1e-16])
 def test_the_ends_of_the_noise_never_choose_an_impossible_token(noise):
     logits = tensor([[float("-inf"), 1.0, 2.0, float("-inf")]])
-    token, logp = choose(logits, tensor([noise], dtype=torch.float64), 1.0)
+    token, logp = choose(logits, tensor([0]), tensor([noise], dtype=torch.float64), 1.0)
     assert token.item() in (1, 2)
     assert torch.isfinite(logp).all()
 
