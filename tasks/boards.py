@@ -6,15 +6,13 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby, pairwise
 from math import inf
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from envs import Env, InfraError, Message, Reward
 from tasks import sandbox
 from tasks.fences import extract_code, shorten
-
-BoardT = TypeVar("BoardT", bound="Board")
 
 MAX_ANSWER = 10_000  # characters of an answer that are read
 MAX_MOVES = 200  # moves of a plan that are read
@@ -77,10 +75,9 @@ class Board(Env):
 
     workflow `mas`: a tool user proposes an answer, then the planner, who sees the proposal, decides (sequential).
     workflow `single`: the planner alone. With `calls=2` it answers twice a turn, and sees its draft when it decides.
-    workflow `tool`: the tool user alone. Its answer is what is done.
-    tool `python`: a proposal is no answer line but a fenced program, which gets the board as Python to copy; the answer
-    line that it prints is proposed (a list in its last line is enough). The planner sees the program and its output or
-    error; the next prompt of its author tells the result.
+    workflow `tool`: the tool user alone.
+    tool `python`: a proposal is a fenced program, which gets the board as Python to copy; the answer line that it
+    prints is proposed (a list in its last line is enough). Both roles see the program and its output or error.
 
     Local rewards: .1 format + .1 legal (planner) or executes (tool user) + .8 * share. Roles and weights are the
     paper's (appendix A.1). The shares are ours, because a policy learns to exploit measures that pay for an empty plan,
@@ -131,7 +128,7 @@ class Board(Env):
         self.program = ""  # the program of this turn and its result, as the planner will see them
         self.result = ""  # the result of the last program, as its author will see it
 
-    def reset(self: BoardT, seed: int) -> BoardT:
+    def reset(self, seed: int) -> Any:
         """Make the level of this seed (a level that was given as text stays itself) and start it."""
         rng = np.random.default_rng(seed)
         if self.tries and not any(self._generate(rng) for _ in range(self.tries)):
@@ -139,7 +136,7 @@ class Board(Env):
         self._load()
         return self
 
-    def copy(self: BoardT) -> BoardT:
+    def copy(self) -> Any:
         return copy.copy(self)
 
     def observe(self, agent: str) -> list[Message]:

@@ -8,22 +8,21 @@ from collections.abc import Callable, Sequence
 
 MAX_CODE = 30_000  # characters that are parsed in search of a program, all blocks together: about 0.1 s
 
-_THOUGHT = re.compile(r"[<[◁](/?)(?:seed:)?think\s?[]>▷]|<(/?)(?:thinking|thoughts?|reasoning)>", re.IGNORECASE)
+_THOUGHT = re.compile(r"([<[◁]/?(?:seed:)?think\s?[]>▷]|</?(?:thinking|thoughts?|reasoning)>)", re.IGNORECASE)
 _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})(.*)$", re.MULTILINE)  # no two parts can match the same text: linear time
 warnings.filterwarnings("ignore", module=re.escape("<answer>"))  # a model's invalid escapes are not our user's concern
 
 
 def visible(text: str) -> str:
     """A response without its thoughts: <think>, <thinking> and the like, also unclosed, or opened by the template."""
-    parts: list[str] = []
-    start, thinking = 0, False
-    for tag in _THOUGHT.finditer(text):
-        if "/" in tag[0] and not thinking:
+    first, *rest = _THOUGHT.split(text)
+    parts, thinking = [first], False
+    for tag, part in zip(rest[::2], rest[1::2], strict=True):
+        if "/" in tag and not thinking:
             parts = []  # the template had opened it
-        elif not thinking:
-            parts.append(text[start : tag.start()])
-        thinking, start = "/" not in tag[0], tag.end()
-    return "".join(parts) + ("" if thinking else text[start:])
+        thinking = "/" not in tag
+        parts += [] if thinking else [part]
+    return "".join(parts)
 
 
 def extract_code(text: str) -> str | None:

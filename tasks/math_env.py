@@ -214,11 +214,10 @@ class MathEnv(Env):
     def _agreed(self, turn: dict[str, _Said]) -> bool:
         """Did all give the same answer? An agent alone must repeat its previous one."""
         before = self.previous if len(self.agents) == 1 else {}
-        first, *rest = given = [answer for answer, _, _ in (*turn.values(), *before.values())]
+        first, *rest = given = [answer or "" for answer, _, _ in (*turn.values(), *before.values())]
         # Both ways round: equality with a gold is not symmetric.
         return len(given) == max(2, len(self.agents)) and all(
-            first and answer and math_equal(gold=first, answer=answer) and math_equal(gold=answer, answer=first)
-            for answer in rest
+            math_equal(gold=first, answer=answer) and math_equal(gold=answer, answer=first) for answer in rest
         )
 
 
@@ -290,10 +289,6 @@ def math_equal(*, gold: str, answer: str, tolerance: float = 0.0) -> bool:
 
 def score_answers(texts: Sequence[str], golds: Sequence[str]) -> list[float]:
     """1.0 where the response commits to an answer equal to its gold, else 0.0. Parallel; raises as `math_equal`."""
-
-    def score(pair: tuple[str, str]) -> float:
-        answer = extract_answer(pair[0])
-        return float(answer is not None and math_equal(gold=pair[1], answer=answer))
-
+    pairs = zip(map(extract_answer, texts), golds, strict=True)
     with ThreadPoolExecutor(WORKERS) as threads:
-        return list(threads.map(score, zip(texts, golds, strict=True)))
+        return list(threads.map(lambda pair: float(math_equal(gold=pair[1], answer=pair[0] or "")), pairs))

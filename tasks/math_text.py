@@ -50,8 +50,7 @@ def extract_answer(text: str) -> str | None:
         if (mark["comment"] or mark["remark"]) and not opened:
             at = text.find("\n", at) % (len(text) + 1)
     answer = text[slice(*place)].strip()
-    last_line = text[text.rfind("\n") + 1 :]
-    if not answer and last_line.startswith("####"):
+    if not answer and (last_line := text.rpartition("\n")[2]).startswith("####"):
         answer = last_line.lstrip("#").strip()
     return answer or None
 
@@ -82,7 +81,6 @@ _TOKENS |= {"\\" + name: token for names, token in re.findall(r"([\w ]+):(\S*)",
 FUNCTIONS = "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln exp sqrt gcd lcm floor ceil"
 _BARE = {"pi": r"\pi", "infinity": r"\infty", "infty": r"\infty", "oo": r"\infty", "sign": '"sgn'}
 _BARE |= {name: "\\" + name for name in FUNCTIONS.split() if name != "sec"}  # seconds
-
 
 # Blanks are single by now, so ` ?` is enough, and no pattern scans a row of blanks twice.
 _SPELLINGS: list[tuple[str, Any]] = [  # the replacement is a text or a function
@@ -183,7 +181,8 @@ _UNIT_NAMES = (
     "newton, J joule, W watt, V volt, Hz hertz, byte, bit, mph, kph kmh, square sq, cubic cu, squared, cubed, per"
 )
 _UNITS = {alias: names.split()[0] for names in _UNIT_NAMES.split(", ") for alias in names.split()}
-_UNIT_SPELLINGS = {"per": "/", "squared": "^ 2", "cubed": "^ 3", "mph": "mi / h", "kph": "km / h"}
+_UNIT_SPELLINGS = {"per": "/", "mph": "mi / h", "kph": "km / h"}
+_UNIT_SPELLINGS |= {"square": "^ 2", "squared": "^ 2", "cubic": "^ 3", "cubed": "^ 3"}
 
 
 def _unit_name(token: str) -> str | None:
@@ -201,6 +200,5 @@ def without_unit(text: str) -> tuple[str, str]:
     start = next((at for at in range(1, len(names)) if _unit_name(tokens[at]) and all(names[at:])), 0)
     if not start or names[start] in ("per", "squared", "cubed"):
         return text, ""
-    unit = re.sub(r"square (\w+)", r"\1 squared", " ".join(names[start:]))
-    unit = re.sub(r"cubic (\w+)", r"\1 cubed", unit)
+    unit = re.sub(r"(square|cubic) (\w+)", r"\2 \1", " ".join(names[start:]))
     return " ".join(tokens[:start]), " ".join(_UNIT_SPELLINGS.get(name, name) for name in unit.split(" "))

@@ -1,6 +1,5 @@
 """Plan-Path: walk from a start to a goal around blocked cells. No torch."""
 
-from collections.abc import Collection
 from itertools import product
 from math import inf
 from typing import Any
@@ -65,7 +64,7 @@ class PlanPath(Walk):
         self._set_level(free, start, goal)
         return self.distance.get(start, 0) >= max(1, (self.rows + self.cols) // 4)
 
-    def _set_level(self, free: Collection[Cell], start: Cell, goal: Cell) -> None:
+    def _set_level(self, free: list[Cell], start: Cell, goal: Cell) -> None:
         self.free, self.start, self.goal = frozenset(free), start, goal
         # cells from which the goal cannot be reached are missing
         self.distance = distances([goal], lambda cell: self.free & {beside(cell, move) for move in MOVES})
@@ -95,9 +94,8 @@ class PlanPath(Walk):
 
     def _noisy_move(self, rng: np.random.Generator, good: float) -> str:
         random = str(rng.choice(list(MOVES)))
-        if rng.random() >= good or self.done:
-            return random
-        return min(MOVES, key=lambda move: self.distance.get(beside(self.position, move), inf))
+        better = min(MOVES, key=lambda move: self.distance.get(beside(self.position, move), inf))
+        return better if rng.random() < good and not self.done else random
 
     def _describe(self, role: str) -> str:
         (r, c), (row, column) = self.position, self.goal

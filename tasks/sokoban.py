@@ -1,7 +1,6 @@
 """Sokoban: push every box onto a goal. No torch."""
 
 from collections.abc import Iterable, Iterator
-from itertools import compress
 from math import inf
 from typing import Any
 
@@ -20,9 +19,6 @@ class Sokoban(Walk):
     Potential, whose new highs are the share of both roles: 1 - pushes to go / pushes to go at the start, exact numbers
     of pushes in a shortest solution, 0 where there is none (a deadlock). Walking, bumping, an empty plan and pushing a
     box off and on again reach no new high and earn none of it.
-
-    Sets of cells are bit masks on a grid with one extra ring of cells: one shift moves all, and nothing leaves the
-    board. `to_go` maps (boxes, cells the player can walk to) to pushes to go, deadlocks left out.
 
     Options: `rows`, `cols` (cells, walls included), `boxes`, `max_moves` (moves a turn), `calls` (see `Board`).
     Levels: random inner walls and goals, then a random solvable position at least boxes + 2 pushes from the solution.
@@ -43,6 +39,7 @@ class Sokoban(Walk):
         check("boxes", boxes, SIZES)
         self.num_boxes, width = boxes, cols + 2
         self.shifts = {"U": -width, "D": width, "L": -1, "R": 1}
+        # sets of cells are bit masks, with one extra ring of cells: one shift moves all, and nothing leaves the board
         self.cells = {(r, c): 1 << ((r + 1) * width + c + 1) for r in range(rows) for c in range(cols)}
 
     @classmethod
@@ -55,9 +52,7 @@ class Sokoban(Walk):
         cells = {(r, c): char for r, line in enumerate(grid) for c, char in enumerate(line)}
         boxes, goals, players, walls = ([at for at in cells if cells[at] in kind] for kind in ("$*", ".*+", "@+", "#"))
         if set(cells.values()) - set("# .$*@+") or not boxes or len(boxes) != len(goals) or len(players) != 1:
-            raise ValueError(
-                f"Sokoban level: # space . $ * @ +, one player, as many goals as boxes expected, got\n{text}"
-            )
+            raise ValueError(f"Sokoban level: # space . $ * @ +, one player, as many goals as boxes; got\n{text}")
         env = cls(rows=len(grid), cols=max(map(len, grid)), boxes=len(boxes), **options)
         env._set_level(env._mask({*env.cells} - {*walls}), env._mask(goals))
         env.tries, env.start = 0, (env._mask(boxes), players[0])
@@ -66,8 +61,8 @@ class Sokoban(Walk):
         return env.reset(seed=0)
 
     def _generate(self, rng: np.random.Generator) -> bool:
-        inner = [(r, c) for r in range(1, self.rows - 1) for c in range(1, self.cols - 1)]
-        floor = list(compress(inner, rng.random(len(inner)) >= WALLS))
+        inner = rng.random((max(self.rows - 2, 0), max(self.cols - 2, 0)))
+        floor = [(r + 1, c + 1) for r, c in np.argwhere(inner >= WALLS).tolist()]
         if len(floor) <= 2 * self.num_boxes:
             return False
         goals = self._mask(floor[i] for i in rng.choice(len(floor), self.num_boxes, replace=False))
@@ -80,7 +75,7 @@ class Sokoban(Walk):
         return bool(far)
 
     def _set_level(self, floor: int, goals: int) -> None:
-        """A board, and pushes to go: boxes are pulled away from the goals, breadth first."""
+        """`to_go`: (boxes, cells the player can walk to) -> pushes to go, deadlocks left out. Found by pulling."""
         self.floor, self.goals = floor, goals
 
         def pulls(here: tuple[int, int]) -> Iterator[tuple[int, int]]:

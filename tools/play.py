@@ -64,15 +64,11 @@ def ask(team: Any, agent: str, messages: list[Message], k: int) -> list[str]:
 
 def play(env: Env, team: Any, mine: Collection[str], candidates: int, turns: int) -> None:
     """One game on the console, of at most `turns` turns."""
-    for turn in range(turns):
-        if env.done:
-            break
+    for turn in itertools.takewhile(lambda _: not env.done, range(turns)):
         say(f"\nturn {turn + 1}\n{env.render()}".rstrip())
         for agents in env.stages:
             prompts = {agent: env.observe(agent) for agent in agents}
-            for agent in agents:
-                if env.done:
-                    break
+            for agent in itertools.takewhile(lambda _: not env.done, agents):
                 if agent in mine or not team:
                     for message in prompts[agent]:
                         if turn == 0 or message["role"] != "system":  # the rules once
