@@ -92,8 +92,9 @@ class Run:
 def prepare(config: Config, world: World, folder: Path, stop: Stop) -> Run:
     """A run that is new, or goes on from its newest checkpoint. ValueError on options and data that do not fit."""
     say(world, f"{config.task} ({config.workflow}), model {' '.join(config.model)}; run folder {folder}")
-    if world.device == "cpu" and set(config.model) == {"tiny"}:
-        torch.set_num_threads(1)  # two gain little, and wait for each other where a neighbour is busy
+    small = world.device == "cpu" and set(config.model) == {"tiny"}
+    if small:
+        torch.set_num_threads(1)  # to sample: two gain little, and wait for each other where a neighbour is busy
     checkpoint = run_folder.latest_checkpoint(folder) if config.resume else None
     done = run_folder.step_of(checkpoint) if checkpoint else 0
     if done > config.steps:
@@ -105,6 +106,9 @@ def prepare(config: Config, world: World, folder: Path, stop: Stop) -> Run:
     agents = levels.training_env.agents
     track = make_tracker(config.track if world.main else "none", folder, asdict(config), done)
     team = make_team(config, agents, world, load_models(config, levels, world, checkpoint))
+    if small and world.size == 1 and "OMP_NUM_THREADS" not in os.environ:
+        for policy in team.policies.values():
+            policy.threads = None  # the first update looks how many it takes; a resumed run has it in its checkpoint
     save_bases(team.policies, folder)
     inputs = world.merge(inputs_of(config, team.policies))
     if world.main:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from distributed.shard import full, sum_over
 from grouping import Sample
 from model.attention import packed
+from model.fitting import fastest_threads, threads
 from model.packing import Pack, deal, pack_minibatch
 from model.policy import Policy
 from options import UpdateConfig
@@ -45,7 +46,7 @@ def update(
         budget = config.micro_batch_tokens or policy.pack_tokens
         minibatches.append(pack_minibatch(part, budget, policy.rank, policy.ranks, policy.device))
     totals: Counter[str] = Counter()  # over the tokens of all optimizer steps
-    with packed(policy.model):
+    with packed(policy.model), threads(_threads(policy, minibatches, config)):
         # The old log-probs are those before any step. The first minibatch needs no extra pass: its step starts there.
         # No minibatch needs one where the engine has computed the same numbers.
         for pack in (pack for minibatch in minibatches[1:] for pack in minibatch):
@@ -64,6 +65,15 @@ def update(
         "optimizer_steps": steps,
         **{name: sums[name] / sums["tokens"] for name in PER_TOKEN},
     }
+
+
+def _threads(policy: Policy, minibatches: Sequence[Sequence[Pack]], config: UpdateConfig) -> int:
+    """The threads of this policy's updates on a CPU; if nobody has chosen them yet, those that are fastest now."""
+    packs = [pack for minibatch in minibatches for pack in minibatch]
+    if policy.threads is None and packs:
+        policy.threads = fastest_threads(lambda: policy.logprobs(packs[0], config.temperature)[0].sum().backward())
+        policy.optimizer.zero_grad(set_to_none=True)
+    return policy.threads or 0
 
 
 def _optimizer_step(policy: Policy, packs: Sequence[Pack], config: UpdateConfig, totals: Counter[str]) -> None:

@@ -80,7 +80,7 @@ def save_optimizer(policy: Policy, path: Path) -> None:
                 plain = tensor.dequantize() if hasattr(tensor, "codes") else tensor  # moments in eight bits
                 whole[f"{name}/{kind}"] = plain.cpu().contiguous()
     if policy.rank == 0:
-        save_file(whole, path)
+        save_file(whole, path, {"threads": str(policy.threads or 0)})
 
 
 def load_optimizers(checkpoint: Path, policies: Mapping[str, Policy]) -> None:
@@ -94,6 +94,8 @@ def load_optimizers(checkpoint: Path, policies: Mapping[str, Policy]) -> None:
             with safe_open(path, "pt") as saved:
                 if saved.keys():  # else it has not made a step yet
                     _restore(policy, saved)
+                    if policy.threads is None:
+                        policy.threads = int((saved.metadata() or {}).get("threads", 0))
         except (OSError, SafetensorError, ValueError) as error:
             raise ValueError(f"{path}: cannot be read ({error})") from None
 

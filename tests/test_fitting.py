@@ -1,12 +1,14 @@
 """What an update takes of its machine: memory of a pack by a formula, threads that are chosen once."""
 
 import pytest
-from helpers import small_policy
+import torch
+from helpers import objective, random_batch, small_policy
 from transformers import Qwen3Config
 
 from model import fitting
 from model.fitting import tokens_that_fit
 from sampling.team import Team
+from update import update
 
 
 def test_tokens_that_fit_by_hand():
@@ -38,3 +40,14 @@ def test_layers_are_checkpointed_where_packs_would_be_small_without(monkeypatch,
     team.fit_packs(checkpointing=False)
     assert policy.model.is_gradient_checkpointing == checkpointing
     assert policy.pack_tokens == tokens_that_fit(free, shape, checkpointing=checkpointing)
+
+
+def test_the_first_update_chooses_the_threads_and_changes_nothing_else(monkeypatch):
+    monkeypatch.setattr("update.fastest_threads", lambda work: [work(), 1][1])
+    policies = [small_policy(lr=1e-2) for _ in range(2)]
+    policies[0].threads = None
+    for policy in policies:
+        update(policy, random_batch(), objective(minibatches=2))
+    assert [policy.threads for policy in policies] == [1, 0]
+    for one, other in zip(*(policy.model.parameters() for policy in policies), strict=True):
+        assert torch.equal(one, other)

@@ -96,9 +96,13 @@ def test_a_checkpoint_loads_with_auto_classes_and_gives_equal_log_probs(tmp_path
 
 def test_a_loaded_policy_goes_on_like_the_saved_one(tmp_path):
     policy = trained_policy()
+    policy.threads = 2
     folder = save_checkpoint(tmp_path, 1, {"p": policy}, keep=1)
-    loaded = make_policy("p", *load_model(str(folder / "p")), lr=9.0)
-    load_optimizers(folder, {"p": loaded})
+    fixed, loaded = (make_policy("p", *load_model(str(folder / "p")), lr=9.0) for _ in range(2))
+    loaded.threads = None  # nobody has chosen yet
+    for one in (fixed, loaded):
+        load_optimizers(folder, {"p": one})
+    assert (fixed.threads, loaded.threads) == (0, 2)
     assert loaded.stop_ids == policy.stop_ids
     assert all(p.dtype == torch.float32 for p in loaded.model.parameters())
     for one in (policy, loaded):
