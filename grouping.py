@@ -85,10 +85,7 @@ def group_samples(
     for sample in samples:
         group = groups.setdefault(key(sample), [])
         if key is agent_turn_key and group and sample.prompt_ids != group[0].prompt_ids:
-            raise ValueError(
-                f"group {key(sample)} mixes different prompts; agent- and turn-wise groups need tree sampling, "
-                "chains need trajectory_key"
-            )
+            raise ValueError(f"group {key(sample)} mixes different prompts; chains need trajectory_key")
         group.append(sample)
     return groups
 
@@ -115,14 +112,10 @@ def assign_advantages(groups: dict[Hashable, list[Sample]], normalize: str = "st
                 counts["invalid"] += 1
                 continue
             if not math.isfinite(sample.reward):
-                raise ValueError(
-                    f"group {key}: reward {sample.reward}; a candidate that cannot be scored must be marked invalid"
-                )
+                raise ValueError(f"group {key}: reward {sample.reward}; what cannot be scored is marked invalid")
             unit = ("sample", index) if sample.trajectory is None else sample.trajectory
             if rewards.setdefault(unit, sample.reward) != sample.reward:
-                raise ValueError(
-                    f"group {key}: trajectory {unit} has rewards {rewards[unit]} and {sample.reward}, not one return"
-                )
+                raise ValueError(f"group {key}: trajectory {unit} has rewards {rewards[unit]} and {sample.reward}")
         if len(rewards) < 2:
             counts["singleton"] += 1
             continue

@@ -25,9 +25,8 @@ from sampling.requests import Completion, Generate, Player, Request, drive, requ
 
 __all__ = ["Completion", "Request", "Rules", "evaluate", "rollout_chains", "rollout_tree"]
 
-Encode = Callable[[str, list[Message]], list[int]]  # (agent, messages) -> prompt ids
 Decode = Callable[[str, list[int]], str]  # (agent, response ids) -> text
-Mix = Callable[[Reward, float], float]  # (reward, alpha) -> what an action is worth to training
+_Branch = tuple[Env, str, Reward, bool]  # an answer tried on its own copy of the state: copy, text, reward, if scored
 
 
 @dataclass
@@ -76,12 +75,12 @@ class Rules:
     `pool` scores different environments in parallel; the result does not depend on it.
     """
 
-    encode: Encode
+    encode: Callable[[str, list[Message]], list[int]]  # (agent, messages) -> prompt ids
     decode: Decode
     num_candidates: int
     max_turns: int
     alpha: float = 1.0
-    mix: Mix = mixed_reward
+    mix: Callable[[Reward, float], float] = mixed_reward  # (reward, alpha) -> what an action is worth to training
     value: Callable[[Episode, float], float] = lambda episode, alpha: episode.progress
     seed: Sequence[int] = (0,)
     env_ids: Sequence[int] | None = None
@@ -126,19 +125,6 @@ def _play_all(
     return drive(players, generate, candidates, rules.pool, in_order=not any(env.simultaneous for env in envs))
 
 
-# ---------------------------------------------------------------------------------------------------- one environment
-
-
-@dataclass(frozen=True)
-class _Branch:
-    """What an answer leads to, tried on its own copy of the state."""
-
-    env: Env
-    text: str
-    reward: Reward
-    valid: bool
-
-
 def _play(env: Env, env_id: int, rules: Rules, trajectory: int | None) -> Player[Episode]:
     """Play one environment: yields the requests of a stage, is sent the candidates for each, returns the episode.
 
@@ -168,9 +154,9 @@ def _play(env: Env, env_id: int, rules: Rules, trajectory: int | None) -> Player
                     return episode
                 best, branch = max(scored, key=lambda pair: pair[0].reward)  # ties: the first
                 best.committed = True
-                env = branch.env  # commit: the next agent sees this state
+                env, text, reward, _ = branch  # commit: the next agent sees this state
                 episode.solved, episode.progress = env.solved, env.progress
-                episode.actions.append(Action(turn, request.agent, messages, branch.text, branch.reward))
+                episode.actions.append(Action(turn, request.agent, messages, text, reward))
                 if env.done:
                     episode.ended = "done"
                     return episode
@@ -189,21 +175,21 @@ def _try(
         ids = tuple(candidate.ids)
         if ids not in known:  # late in training most answers are equal, and scoring may run programs
             known[ids] = _act(env.copy(), key, rules.decode(key.agent, candidate.ids))
-        branch = known[ids]
+        _, _, reward, valid = known[ids]
         sample = Sample(
             key=key,
             prompt_ids=request.prompt_ids,
             response_ids=candidate.ids,
             logprobs=candidate.logprobs,
-            reward=rules.mix(branch.reward, rules.alpha),
-            valid=branch.valid,
+            reward=rules.mix(reward, rules.alpha),
+            valid=valid,
             trajectory=trajectory,
-            team=branch.reward.team,
-            local=branch.reward.local,
+            team=reward.team,
+            local=reward.local,
             truncated=candidate.finish_reason == "length",
-            info=branch.reward.info,
+            info=reward.info,
         )
-        branches.append((sample, branch))
+        branches.append((sample, known[ids]))
     return branches
 
 
@@ -218,10 +204,7 @@ def _act(twin: Env, key: GroupKey, text: str) -> _Branch:
     parts = [reward.team, reward.local, *reward.info.values()] if isinstance(reward, Reward) else [None]
     if not all(isinstance(part, Real) and 0 <= part <= 1 for part in parts):
         raise ValueError(f"{key}: {type(twin).__name__}.step returned {reward!r}: all its numbers go from 0 to 1")
-    return _Branch(twin, text, reward, valid)
-
-
-# --------------------------------------------------------------------------------------------------------- evaluation
+    return twin, text, reward, valid
 
 
 @dataclass(frozen=True)

@@ -90,17 +90,12 @@ def _optimizer_step(policy: Policy, packs: Sequence[Pack], config: UpdateConfig,
         sums.append({name: value * real for name, value in info.items()})
     grad_norm = float(full(nn.utils.clip_grad_norm_(policy.model.parameters(), config.grad_clip)))
     if not np.isfinite(grad_norm):
-        raise FloatingPointError(
-            f"policy {policy.name}: gradient norm is {grad_norm}; the weights were left as they are"
-        )
+        raise FloatingPointError(f"policy {policy.name}: gradient norm is {grad_norm}; its weights are as before")
     policy.optimizer.step()
     policy.optimizer.zero_grad(set_to_none=True)
     totals.update({"optimizer_steps": 1, "grad_norm": grad_norm})
     for values in sums:
         totals.update({name: float(value) for name, value in values.items()})
-
-
-# ---------------------------------------------------------------------------------------------------------- objective
 
 
 def loss_weights(samples: Sequence[Sample], loss: str, max_response_tokens: int = 0) -> list[float]:
@@ -120,9 +115,7 @@ def loss_weights(samples: Sequence[Sample], loss: str, max_response_tokens: int 
         return [1 / (len(samples) * length) for length in lengths]
     if loss == "constant":
         if max_response_tokens < max(lengths, default=0):
-            raise ValueError(
-                f"loss='constant': max_response_tokens={max_response_tokens} is less than a response's length"
-            )
+            raise ValueError(f"loss='constant': a response has more than max_response_tokens={max_response_tokens}")
         return [1 / (len(samples) * max_response_tokens)] * len(samples)
     raise ValueError(f"loss={loss!r}: choose 'token', 'sequence' or 'constant'")
 

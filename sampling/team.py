@@ -60,9 +60,8 @@ class Team:
         for policy in self.learners.values():
             policy.check_finite()
         self.version = object()  # of the weights, unlike that of any other team
-        served = [*self.engines.values()]
         for name, engine in self.engines.items():
-            if served.count(engine) == 1:  # one of several policies gets them when asked
+            if [*self.engines.values()].count(engine) == 1:  # one of several policies gets them when asked
                 self.ready(name)
 
     def rest(self) -> None:

@@ -45,7 +45,6 @@ class TransformersEngine(Engine):
 
     @torch.no_grad()
     def load(self, weights: Weights) -> None:
-        """ValueError unless every weight of the model is given, by its own name."""
         own = dict(self.model.named_parameters())
         for name, weight in checked(weights, {name: value.shape for name, value in own.items()}):
             own[name].copy_(weight)

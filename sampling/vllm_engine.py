@@ -106,7 +106,7 @@ class VllmStream(Stream):
     def __init__(self, engine: VllmEngine, n: int, temperature: float, top_p: float):
         self.engine, self.n, self.temperature, self.top_p = engine, n, temperature, top_p
         self.waiting: dict[str, Request] = {}
-        self.hopeless: list[Request] = []  # without room for a single token
+        self.hopeless: Answers = []  # without room for a single token
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self.hopeless)
@@ -118,7 +118,7 @@ class VllmStream(Stream):
         for request in requests:
             room = self.engine.context - len(request.prompt_ids)
             if room <= 0:
-                self.hopeless.append(request)
+                self.hopeless.append((request, []))
                 continue
             sampling = SamplingParams(
                 n=self.n,
@@ -140,8 +140,7 @@ class VllmStream(Stream):
 
     def collect(self) -> Answers:
         """Compute one more token for all that run; returns the requests that are complete now, often none."""
-        done: Answers = [(request, []) for request in self.hopeless]
-        self.hopeless = []
+        done, self.hopeless = self.hopeless, []
         if self.waiting:
             with torch.random.fork_rng(devices=[]):  # vLLM's CPU sampler draws from torch's global generator as well
                 outputs = self.engine.llm.llm_engine.step()
