@@ -43,14 +43,14 @@ class Options(Config):
     merge: Text = ""  # also write the models that played into this new folder, adapters merged (several: DIR/POLICY)
 
 
-def parse(argv: Sequence[str]) -> tuple[Options, Path | None]:
-    """The options of an evaluation, and the checkpoint that plays where it is that of a whole run."""
+def load_team(argv: Sequence[str]) -> tuple[str, Options, Levels, Team]:
+    """The team of a command line. All ranks call it. The name is that of the checkpoint or of what plays."""
     given = read(Options, argv, Options())
     if bool(given.source) == bool(given.team) or given.model != Config().model:
         raise ValueError("give a RUN or a model, or --team POLICY=NAME ... (and no --model)")
     models = given.team or (given.source,)
     found = [path for source in by_policy(models).values() if (path := locate(source))]
-    checkpoint = found[0] if given.source and found and is_checkpoint(found[0]) else None
+    checkpoint = found[0] if given.source and found and is_checkpoint(found[0]) else None  # of a whole run
     usual = Options()
     if found:  # their run decides
         run = found[0].parents[1 if is_checkpoint(found[0]) else 2]
@@ -63,12 +63,6 @@ def parse(argv: Sequence[str]) -> tuple[Options, Path | None]:
     inside = any((folder / "inputs.json").exists() for folder in Path(config.merge).resolve().parents)
     if config.merge and (inside or (Path(config.merge).exists() and any(Path(config.merge).iterdir()))):
         raise ValueError(f"--merge {config.merge}: not an empty folder outside of all runs")
-    return config, checkpoint
-
-
-def load_team(argv: Sequence[str]) -> tuple[str, Options, Levels, Team]:
-    """The team of a command line. All ranks call it. The name is that of the checkpoint or of what plays."""
-    config, checkpoint = parse(argv)
     levels = levels_of(config, training=False)
     world = start(config.device)
     team = make_team(config, levels.held_out_env.agents, world, load_models(config, levels, world, checkpoint))

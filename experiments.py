@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 from options import parse
 from records.console import errors_in_one_line, say
-from records.run_folder import append_row, read_object
+from records.run_folder import append_row, latest_checkpoint, read_object
 from studies.results import collect, learning_curve, run_folder, table
 from studies.rows import NEAR, SINGLE, TABLES, TURNS, Method, options_of
 
@@ -119,7 +119,6 @@ def play_teams(plan: Plan) -> None:
     """Evaluate the rows that combine checkpoints, where their runs are finished."""
     from evaluate import load_team
     from prepare import held_out
-    from records.run_folder import latest_checkpoint
 
     teams = [(row, seed) for rows in plan.tables.values() for row in rows for seed in plan.seeds if row.team]
     for row, seed in tqdm(teams, "teams of checkpoints"):
@@ -132,8 +131,7 @@ def play_teams(plan: Plan) -> None:
             _, config, task, loaded = load_team(["--team", *team, *words])
             result = held_out(config, loaded, task, None)
             played.mkdir(parents=True, exist_ok=True)
-            found = {"step": plan.steps, "success": result.success, "n": result.n}
-            append_row(played / "evaluations.jsonl", found)
+            append_row(played / "evaluations.jsonl", {"step": plan.steps, "success": result.success, "n": result.n})
 
 
 def run(plan: Plan, parallel: int) -> list[str]:

@@ -42,14 +42,12 @@ class UpdateConfig:
     micro_batch_tokens: int = 0  # tokens in one forward pass (0: what fits the GPU); changes memory, not the result
     mismatch_clamp: Constant = 2.0  # C in w = min(exp(lp_trainer - lp_engine), C)
     grad_clip: Constant = 1.0  # maximum norm of the gradient
-    max_response_tokens: Count = 0
+    max_response_tokens: Count = BY_MODEL  # limit of a response (default: 28 for tiny, else 512)
 
 
 @dataclass(frozen=True)
 class Config(UpdateConfig):
     """AT-GRPO: reinforcement learning for teams of language models (arXiv 2510.11062)."""
-
-    max_response_tokens: Count = BY_MODEL  # limit of a response (default: 28 for tiny, else 512)
 
     task: str = "plan_path"  # plan_path, sokoban, sudoku, math, code, or file.py:Class
     workflow: str = "mas"  # mas (several agents), single, tool (the tool user alone), or ensemble (math)
@@ -106,6 +104,7 @@ class Config(UpdateConfig):
         given = [pair.partition("=")[0] for pair in self.env_options]
         boards = [pair for pair in SMALL_BOARDS.get(self.task, ()) if small and pair.partition("=")[0] not in given]
         name = Path(self.task).name.replace(":", "-")
+        files = {name: Path(getattr(self, name)) for name in ("data", "eval_data") if getattr(self, name)}
         by_model: dict[str, Any] = {
             # of an adapter few numbers move, and B starts at 0: ten times the rate of full weights
             "lr": (8e-4 if alone else 1e-6) * (10.0 if self.adapter == "lora" else 1.0),
@@ -116,11 +115,10 @@ class Config(UpdateConfig):
             self,
             task=located(self.task),
             env_options=(*self.env_options, *boards),
-            data=_absolute(self.data),
-            eval_data=_absolute(self.eval_data),
             policies=self.policies or (("shared",) if "" in models else ("per_role",)),
             output_dir=self.output_dir or f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}",
             **{name: value for name, value in by_model.items() if getattr(self, name) is BY_MODEL},
+            **{name: str(path.resolve()) for name, path in files.items() if path.exists()},  # the same in every folder
         )
 
     def check(self) -> None:
@@ -161,8 +159,12 @@ def parse(argv: Sequence[str] | None = None, methods: Container[tuple[str, str, 
     run = config.output_dir if config.resume else config.like
     saved = load(Path(run)) if run else Config()
     config = read(Config, words, saved).resolved()
-    if config.resume:
-        unchanged(config, saved)
+    for name, then in asdict(saved).items() if config.resume else ():
+        now = getattr(config, name)
+        moved = name == "task" and Path(now).name == Path(then).name  # the file of a task
+        if now != then and name not in UNTIED and not moved:
+            now, then = (" ".join(map(str, v)) if isinstance(v, tuple) else v for v in (now, then))
+            raise ValueError(f"{option(name)} {now}: the run was started with {option(name)} {then}")
     config.check()
     method = config.sampling, config.grouping, config.reward
     if methods and method not in methods:
@@ -193,16 +195,6 @@ def read(cls: type[C], words: Sequence[str], usual: C) -> C:
     return config
 
 
-def unchanged(config: Config, saved: Config) -> None:
-    """ValueError on an option that is not that of the run, where it has to be."""
-    for name, then in asdict(saved).items():
-        now = getattr(config, name)
-        moved = name == "task" and Path(now).name == Path(then).name  # the file of a task
-        if now != then and name not in UNTIED and not moved:
-            now, then = (" ".join(map(str, v)) if isinstance(v, tuple) else v for v in (now, then))
-            raise ValueError(f"{option(name)} {now}: the run was started with {option(name)} {then}")
-
-
 def load(run: Path) -> Config:
     """The options that a run was started with. ValueError naming its config.json."""
     path = run / "config.json"
@@ -222,11 +214,6 @@ def load(run: Path) -> Config:
 
 def option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
-
-
-def _absolute(name: str) -> str:
-    """A file under a name that holds in every folder; anything else as it is."""
-    return str(Path(name).resolve()) if name and Path(name).exists() else name
 
 
 def policy_map(config: Config, agents: Sequence[str]) -> dict[str, str]:

@@ -109,7 +109,10 @@ def prepare(config: Config, world: World, folder: Path, stop: Stop) -> Run:
     if small and world.size == 1 and "OMP_NUM_THREADS" not in os.environ:
         for policy in team.policies.values():
             policy.threads = None  # the first update looks how many it takes; a resumed run has it in its checkpoint
-    save_bases(team.policies, folder)
+    for name, policy in team.policies.items():
+        if policy.adapted and not policy.model.name_or_path:  # no hub and no folder outside has what is below
+            policy.save(base := folder / "bases" / name, lora.merged_weights(policy.root, policy.model))
+            policy.model.name_or_path = str(base.resolve())
     inputs = world.merge(inputs_of(config, team.policies))
     if world.main:
         (run_folder.check_pins if config.resume else run_folder.pin)(folder, inputs)
@@ -218,30 +221,21 @@ NAMES = {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers
 
 def make_engines(config: Config, policies: dict[str, Policy]) -> dict[str, Engine]:
     """One engine for all policies of the same architecture: it loads a policy's weights before that policy's turn."""
-    kinds, engines = dict[str, str](), dict[str, Engine]()
+    alike, engines = dict[str, list[str]](), dict[str, Engine]()
     for name, policy in policies.items():
         policy.exact_engine = config.engine == "transformers" and policy.device.type == "cpu"
         architecture = policy.model.config.to_dict()
         parts = [(key, architecture[key]) for key in sorted({*architecture} - NAMES)]
-        kinds[name] = str(parts + sorted(policy.stop_ids))
-    for name, kind in kinds.items():
-        policy, limit = policies[name], config.max_response_tokens
-        if kind not in engines and config.engine == "transformers":
-            engines[kind] = TransformersEngine(policy, limit)
-        elif kind not in engines:  # a large one leaves the GPU to the update, which two cannot take turns in
-            large = policy.size >= SLEEPS and len({*kinds.values()}) == 1
-            sleep = large and alone_on_the_gpu()
-            engines[kind] = VllmEngine(policy, limit, memory=config.engine_memory, sleep=sleep)
-    return {name: engines[kind] for name, kind in kinds.items()}
-
-
-def save_bases(policies: Mapping[str, Policy], run: Path) -> None:
-    """Write the models below adapters into the run, where no hub and no folder outside has them. All ranks call it."""
-    for name, policy in policies.items():
-        if policy.adapted and not policy.model.name_or_path:
-            folder = run / "bases" / name
-            policy.save(folder, lora.merged_weights(policy.root, policy.model))
-            policy.model.name_or_path = str(folder.resolve())
+        alike.setdefault(str(parts + sorted(policy.stop_ids)), []).append(name)
+    for names in alike.values():
+        policy, limit = policies[names[0]], config.max_response_tokens
+        if config.engine == "transformers":
+            engine: Engine = TransformersEngine(policy, limit)
+        else:  # a large one leaves the GPU to the update, which two cannot take turns in
+            sleep = policy.size >= SLEEPS and len(alike) == 1 and alone_on_the_gpu()
+            engine = VllmEngine(policy, limit, memory=config.engine_memory, sleep=sleep)
+        engines |= dict.fromkeys(names, engine)
+    return engines
 
 
 def load_models(config: Config, levels: Levels, world: World, checkpoint: Path | None = None) -> Load:
@@ -254,7 +248,7 @@ def load_models(config: Config, levels: Levels, world: World, checkpoint: Path |
     folders = {name: str(checkpoint / name) for name in names} if checkpoint else sources(config, names)
     imitates = "tiny" if "tiny" in folders.values() else config.warm_start and "all"
     loaded: dict[str, Loaded] = {}
-    lasting: set[str] = set()  # what anybody can load by its name: the run need not keep a copy (`save_bases`)
+    lasting: set[str] = set()  # what anybody can load by its name: the run need not keep a copy
     for name, source in folders.items():
         if found := run_folder.locate(source):  # a policy of a run
             part = run_folder.policy_folder(found, name)

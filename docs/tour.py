@@ -39,7 +39,7 @@ from records.trees import tree_rows
 from rollout import Rollout, rollout_chains, rollout_tree
 from sampling.requests import request_seed
 from sampling.team import Team
-from studies.ablations import prompt_key
+from studies.ablations import METHODS
 from tasks.plan_path import PlanPath
 from update import loss_weights, update
 
@@ -279,8 +279,8 @@ def _chains(tour: Tour) -> str:
     (group,) = group_samples(samples, trajectory_key).values()
     returns = {sample.trajectory: sample.reward for sample in group}
     lines.append(f"group_samples(samples, trajectory_key): one group, returns {_short(list(returns.values()))}")
-    counts = assign_advantages(group_samples(tour.chains.samples, prompt_key))
-    lines.append(f"all environments by prompt_key: {counts['groups']} groups, {counts['singleton']} of one chain")
+    counts = assign_advantages(group_samples(tour.chains.samples, METHODS["parallel", "prompt", "mixed"][1]))
+    lines.append(f"all environments, --grouping prompt: {counts['groups']} groups, {counts['singleton']} of one chain")
     return _lines(lines)
 
 

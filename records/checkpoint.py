@@ -101,13 +101,10 @@ def load_optimizers(checkpoint: Path, policies: Mapping[str, Policy]) -> None:
 
 
 def _restore(policy: Policy, saved: Any) -> None:
-    # A step of size 0 makes the state, in the form that this optimizer has on these ranks; then it is overwritten.
+    # A step along a gradient of 0 makes the state, in the form that this optimizer has on these ranks, and no more.
     for _, weight in policy.parameters():
         weight.grad = torch.zeros_like(weight)
-    rate = policy.optimizer.param_groups[0]["lr"]
-    policy.set_lr(0.0)
     policy.optimizer.step()
-    policy.set_lr(rate)
     policy.optimizer.zero_grad(set_to_none=True)
     for name, weight in policy.parameters():
         for kind, value in policy.optimizer.state[weight].items():

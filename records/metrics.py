@@ -15,7 +15,6 @@ from options import Config
 from records.console import half_up
 from rollout import Rollout
 
-NO_SIGNAL = 0.7  # above this share of groups without a signal, in a team that solves little, a person is told
 LOGPROB_GAP = 0.1  # nats: the engine does not sample from the weights that are trained
 
 
@@ -78,7 +77,7 @@ def alarms(row: Mapping[str, Any], policies: Sequence[str]) -> list[str]:
     """What a person should know about this step."""
     found = []
     # a team that solves its levels may well have few groups to learn from, because all K answers are right
-    if row["groups/dead_share"] > NO_SIGNAL and row["solved"] < 0.5:
+    if row["groups/dead_share"] > 0.7 and row["solved"] < 0.5:
         found.append(f"{row['groups/dead_share']:.0%} of the groups have no signal: all K rewards are equal")
     for name in policies:
         if (gap := row.get(f"{name}/logprob_gap", 0.0)) > LOGPROB_GAP:

@@ -20,23 +20,6 @@ from rollout import Rollout, rollout_chains, rollout_tree
 from sampling.requests import Generate
 
 
-def agent_key(sample: Sample) -> Hashable:
-    """All turns of an agent in one group, although their prompts differ."""
-    return sample.key.env, sample.key.agent
-
-
-def turn_key(sample: Sample) -> Hashable:
-    """All agents of a turn in one group, although their prompts differ."""
-    return sample.key.env, sample.key.turn
-
-
-def prompt_key(sample: Sample) -> Hashable:
-    """Agent- and turn-wise groups of chains, which may only compare answers to one prompt: after the first action
-    hardly any two chains share one, so most groups have a single member.
-    """
-    return sample.key, tuple(sample.prompt_ids)
-
-
 def rollout_parallel(envs: Sequence[Env], generate: Generate, *, alpha: float = 1.0, **options: Any) -> Rollout:
     """Chains whose actions each keep their own reward, alpha * team + local, instead of the return."""
     result = rollout_chains(envs, generate, alpha=alpha, **options)
@@ -58,8 +41,9 @@ METHODS: dict[tuple[str, str, str], tuple[Callable[..., Rollout], Callable[[Samp
     ("chains", "trajectory", "mixed"): (rollout_chains, trajectory_key),  # GRPO
     ("chains", "trajectory", "dense"): (DENSE, trajectory_key),
     ("chains", "trajectory", "outcome"): (SOLVED, trajectory_key),
-    ("parallel", "agent_turn", "mixed"): (rollout_parallel, lambda sample: sample.key),  # prompts of a group differ
-    ("parallel", "prompt", "mixed"): (rollout_parallel, prompt_key),  # hardly any group has two members
-    ("tree", "agent", "mixed"): (rollout_tree, agent_key),
-    ("tree", "turn", "mixed"): (rollout_tree, turn_key),
+    # after the first action hardly any two chains share a prompt: their groups have different ones, or a single member
+    ("parallel", "agent_turn", "mixed"): (rollout_parallel, lambda sample: sample.key),
+    ("parallel", "prompt", "mixed"): (rollout_parallel, lambda sample: (sample.key, tuple(sample.prompt_ids))),
+    ("tree", "agent", "mixed"): (rollout_tree, lambda sample: (sample.key.env, sample.key.agent)),  # all its turns
+    ("tree", "turn", "mixed"): (rollout_tree, lambda sample: (sample.key.env, sample.key.turn)),  # all its agents
 }

@@ -82,14 +82,9 @@ def success(row: Record, kind: str, point: int) -> Seeds:
     return {seed: float(np.interp(point, points, values)) for seed, (points, values) in curves.items() if points}
 
 
-def standard_error(values: Sequence[float]) -> float:
-    """Of the mean over seeds."""
-    return stdev(values) / math.sqrt(len(values))
-
-
 def t_test(values: Sequence[float]) -> tuple[float, float]:
     """Half the width of the 95% interval of the mean, and the two-sided p of "the mean is 0" (Student's t)."""
-    free, se = len(values) - 1, standard_error(values)
+    free, se = len(values) - 1, stdev(values) / math.sqrt(len(values))
 
     def outside(t: float) -> Any:
         return betainc(free / 2, 0.5, 0, free / (free + t**2), regularized=True)
@@ -132,7 +127,8 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 def with_se(values: Seeds) -> str:
     """Mean and standard error."""
     found = list(values.values())
-    return f"{fmean(found):.3f}" + (f" ± {standard_error(found):.3f}" if len(found) > 1 else "") if found else ""
+    error = f" ± {stdev(found) / math.sqrt(len(found)):.3f}" if len(found) > 1 else ""
+    return f"{fmean(found):.3f}{error}" if found else ""
 
 
 def cells(row: Record, equal: Seeds, steps: int) -> list[str]:

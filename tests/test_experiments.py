@@ -23,7 +23,7 @@ from grouping import assign_advantages, group_samples
 from options import parse, policy_map
 from prepare import levels_of
 from studies import rows
-from studies.ablations import METHODS, agent_key, prompt_key, rollout_parallel, turn_key
+from studies.ablations import METHODS
 from studies.results import collect, holm, numbers, run_folder, shown, t_test, table
 from studies.rows import CHAINS, CLAIMS, ROLES, SINGLE, TABLES, Method
 
@@ -252,6 +252,7 @@ def test_pooled_groups_by_hand():
     """Rewards 0 1 (ann, turn 0), 2 3 (bob, turn 0), 4 5 (ann, turn 1)."""
     places = [(0, "ann"), (0, "ann"), (0, "bob"), (0, "bob"), (1, "ann"), (1, "ann")]
     samples = [make_sample(r, prompt=(r // 2,), key=(7, *place)) for r, place in enumerate(places)]
+    agent_key, turn_key = (METHODS["tree", pooled, "mixed"][1] for pooled in ("agent", "turn"))
     by_agent, by_turn = (group_samples(samples, key) for key in (agent_key, turn_key))
     assert [[s.reward for s in group] for group in by_agent.values()] == [[0, 1, 4, 5], [2, 3]]
     assert [[s.reward for s in group] for group in by_turn.values()] == [[0, 1, 2, 3], [4, 5]]
@@ -275,8 +276,9 @@ def test_parallel_chains_leave_groups_of_one_after_the_first_action():
     def answers(request, k):
         return numbers.setdefault(request.seed, str(len(numbers) % 9 + 1))
 
-    result = play_toy(rollout_parallel, answers)
-    groups = group_samples(result.samples, prompt_key)
+    rollout, key = METHODS["parallel", "prompt", "mixed"]
+    result = play_toy(rollout, answers)
+    groups = group_samples(result.samples, key)
     assert sorted(len(group) for group in groups.values()) == [1] * 9 + [3]
     first = next(group for group in groups.values() if len(group) == 3)
     assert {sample.key for sample in first} == {(0, 0, "ann")}
