@@ -104,7 +104,8 @@ class Config(UpdateConfig):
         given = [pair.partition("=")[0] for pair in self.env_options]
         boards = [pair for pair in SMALL_BOARDS.get(self.task, ()) if small and pair.partition("=")[0] not in given]
         name = Path(self.task).name.replace(":", "-")
-        files = {name: Path(getattr(self, name)) for name in ("data", "eval_data") if getattr(self, name)}
+        # files under names that hold in every folder
+        data, eval_data = (str(Path(f).resolve()) if f and Path(f).exists() else f for f in (self.data, self.eval_data))
         by_model: dict[str, Any] = {
             # of an adapter few numbers move, and B starts at 0: ten times the rate of full weights
             "lr": (8e-4 if alone else 1e-6) * (10.0 if self.adapter == "lora" else 1.0),
@@ -115,10 +116,11 @@ class Config(UpdateConfig):
             self,
             task=located(self.task),
             env_options=(*self.env_options, *boards),
+            data=data,
+            eval_data=eval_data,
             policies=self.policies or (("shared",) if "" in models else ("per_role",)),
             output_dir=self.output_dir or f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}",
             **{name: value for name, value in by_model.items() if getattr(self, name) is BY_MODEL},
-            **{name: str(path.resolve()) for name, path in files.items() if path.exists()},  # the same in every folder
         )
 
     def check(self) -> None:
