@@ -32,7 +32,6 @@ from studies.results import collect, learning_curve, run_folder, table
 from studies.rows import NEAR, SINGLE, TABLES, TURNS, Method, options_of
 
 COMMON = "--device cpu --trees 0 --keep 1 --report-every 10 --save-every 10"
-QUICK = ("methods", "roles")  # the tables of --quick
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ def make_plan(own: argparse.Namespace, words: Sequence[str]) -> Plan:
     def fits(row: Method) -> bool:
         return {*row.team} <= {*team} and not any(word in " ".join(row.trainings) for word in lacks)
 
-    seeds, steps, names = ([0, 1], 20, QUICK) if own.quick else ([0, 1, 2, 3, 4], 60, TABLES)
+    seeds, steps, names = ([0, 1], 20, ("methods", "roles")) if own.quick else ([0, 1, 2, 3, 4], 60, TABLES)
     tables = {name: rows for name in own.tables or names if (rows := list(filter(fits, TABLES[name])))}
     return Plan(own.output_dir, own.seeds or seeds, own.steps or steps, tables, words, len(team))
 

@@ -131,10 +131,8 @@ def prepare(config: Config, world: World, folder: Path, stop: Stop) -> Run:
 
 def levels_of(config: Config, training: bool = True) -> Levels:
     """The levels of a run, or only the held-out ones."""
-    return make_levels(
-        config.task, config.workflow, config.env_options, config.data, config.eval_data, config.max_turns,
-        training=training,
-    )  # fmt: skip
+    problems = config.data, config.eval_data, config.max_turns
+    return make_levels(config.task, config.workflow, config.env_options, *problems, training=training)
 
 
 def scoring_pool(config: Config, levels: Levels) -> Executor | None:
@@ -195,12 +193,10 @@ def make_team(config: Config, agents: Sequence[str], world: World, weights: Load
         raise ValueError(f"--frozen {' '.join(config.frozen)}: name some of the policies {', '.join(names)}, not all")
     ranks_of = place(names, world.size, config.ranks)
     policies: dict[str, Policy] = {}
-    meshes, adapted = world.meshes(ranks_of), config.adapter == "lora"
+    meshes = world.meshes(ranks_of)
     models: Iterable[tuple] = ((name, *weights(name)) for name in meshes)  # one after the other: they leave the CPU
-    if adapted:
+    if config.adapter == "lora":  # a model has all its adapters before it is sharded
         models = list(models)
-        for name, model, _ in models:
-            lora.add_adapter(model, name, config.lora_rank, config.seed)
     for name, model, tokenizer in models:
         policies[name] = make_policy(
             name, model, tokenizer, config.lr, world.device, meshes[name], config.gradient_checkpointing, config.fused,
@@ -270,6 +266,7 @@ def load_models(config: Config, levels: Levels, world: World, checkpoint: Path |
         loaded[base] = model, tokenizer  # one model for all policies that start from it
         if continued:
             lora.load_adapter(model, name, Path(folder))
+        lora.add_adapter(model, name, config.lora_rank, config.seed)  # unless it has one
         model.name_or_path = (str(Path(base).resolve()) if Path(base).is_dir() else base) if base in lasting else ""
         return model, tokenizer
 

@@ -87,11 +87,11 @@ def train(run: Run) -> None:
 
         # 6. Log, and now and then evaluate and save.
         row = {"step": step, "lr": learning_rate(config, step), **rollout_metrics(played, counts, team.world.add_up)}
-        show = due(config.report_every, step + 1)
+        show = config.report_every > 0 and (step + 1) % config.report_every == 0
         log.step(row | team.world.merge(learned), clock.seconds(), played, example=show or step == 0)
         if show and step + 1 < config.steps:
             run.evaluate(step + 1)
-        if due(config.save_every, step + 1) or step + 1 == config.steps:
+        if step + 1 == config.steps or (config.save_every and (step + 1) % config.save_every == 0):
             run.save(step + 1)
 
 
@@ -99,10 +99,6 @@ def learning_rate(config: Config, step: int) -> float:
     """Linear warm-up, then linear decay to `lr_final` of the peak."""
     warm = min(1.0, (step + 1) / max(config.lr_warmup, 1))
     return config.lr * warm * (1 - (1 - config.lr_final) * step / max(config.steps - 1, 1))
-
-
-def due(every: int, step: int) -> bool:
-    return every > 0 and step % every == 0
 
 
 def main(argv: Sequence[str] | None = None) -> None:

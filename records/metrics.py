@@ -107,9 +107,8 @@ class Clock:
     """Where the seconds of a step went. The team keeps adding to `parts` ("generate" and "load")."""
 
     def __init__(self, parts: defaultdict[str, float]):
-        self.parts = parts
-        self.parts.clear()
-        self.started = time.perf_counter()
+        parts.clear()
+        self.parts, self.started = parts, time.perf_counter()
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
 

@@ -151,16 +151,15 @@ def cells(row: Record, equal: Seeds, steps: int) -> list[str]:
 def differences(results: Record, equal: Mapping[str, Seeds]) -> list[list[str]]:
     """The claims. Equal candidates are those of a shorter schedule of the second row, else read off its curve."""
     rows, found = {row["label"]: row for row in results["rows"] if row["runs"]}, []
-    for claim, labels in results["claims"].items():
-        if rows.keys() >= {*labels}:
-            better, worse, *shorter = labels
+    ends = {label: success(row, "steps", reached([row], "steps")) for label, row in rows.items()}
+    for claim, (better, worse, *shorter) in results["claims"].items():
+        if rows.keys() >= {better, worse, *shorter}:
             last = reached([rows[better], rows[worse]], "steps")
-            pairs = [[success(rows[label], "steps", last) for label in (better, worse)]]
-            if shorter:  # two finished schedules
-                pairs.append([success(rows[a], "steps", reached([rows[a]], "steps")) for a in (better, *shorter)])
-            else:  # one of them in the middle of its schedule
-                pairs.append([equal[label] for label in (better, worse)])
-            found.append((claim, *([one[seed] - two[seed] for seed in one if seed in two] for one, two in pairs)))
+            steps = [success(rows[label], "steps", last) for label in (better, worse)]
+            # two finished schedules, or one of them in the middle of its schedule
+            candidates = [ends[better], ends[shorter[0]]] if shorter else [equal[better], equal[worse]]
+            differ = ([one[seed] - two[seed] for seed in one if seed in two] for one, two in (steps, candidates))
+            found.append((claim, *differ))
     ps = holm([t_test(steps)[1] if len(steps) > 1 else 1.0 for _, steps, _ in found])
     return [[claim, shown(a), shown(b), f"{p:.3f}"] for (claim, a, b), p in zip(found, ps, strict=True)]
 
