@@ -151,8 +151,7 @@ UNTIED = ("steps", "device", "ranks", "sandbox", "track", "save_every", "keep", 
 def parse(argv: Sequence[str] | None = None, methods: Container[tuple[str, str, str]] = ()) -> Config:
     """The options of a training. Defaults < --like RUN < command line; with --resume those of the run itself.
 
-    `methods` are the combinations of --sampling, --grouping and --reward that make sense. ValueError on options that do
-    not exist, do not fit together or, with --resume, are not those of the run.
+    `methods`: what --sampling, --grouping and --reward may be together. ValueError on options that do not fit.
     """
     words = sys.argv[1:] if argv is None else list(argv)
     config = read(Config, words, Config())
@@ -246,8 +245,7 @@ def by_policy(values: Sequence[str]) -> dict[str, str]:
 def sources(config: Config, policies: Sequence[str]) -> dict[str, str]:
     """{policy: what plays it at first} for these policies. ValueError unless each of them has a model."""
     found = by_policy(config.model)
-    if "" in found:
-        return dict.fromkeys(policies, found[""])
+    found = dict.fromkeys(policies, found[""]) if "" in found else found
     if {*found} != {*policies}:
         raise ValueError(f"--model {' '.join(config.model)}: the policies are {', '.join(policies)} (--policies)")
     return {name: found[name] for name in policies}

@@ -210,7 +210,6 @@ def make_team(config: Config, agents: Sequence[str], world: World, weights: Load
     return team
 
 
-SLEEPS = 1_000_000_000  # parameters from which on an engine frees the GPU's memory during updates
 # of a configuration: where a model comes from, and how its weights were stored
 NAMES = {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version"}
 
@@ -228,7 +227,7 @@ def make_engines(config: Config, policies: dict[str, Policy]) -> dict[str, Engin
         if config.engine == "transformers":
             engine: Engine = TransformersEngine(policy, limit)
         else:  # a large one leaves the GPU to the update, which two cannot take turns in
-            sleep = policy.size >= SLEEPS and len(alike) == 1 and alone_on_the_gpu()
+            sleep = policy.size >= 1e9 and len(alike) == 1 and alone_on_the_gpu()
             engine = VllmEngine(policy, limit, memory=config.engine_memory, sleep=sleep)
         engines |= dict.fromkeys(names, engine)
     return engines

@@ -84,10 +84,7 @@ def save_optimizer(policy: Policy, path: Path) -> None:
 
 
 def load_optimizers(checkpoint: Path, policies: Mapping[str, Policy]) -> None:
-    """Restore the optimizers of policies that were loaded from this checkpoint. All ranks call it.
-
-    ValueError naming the file of an optimizer that cannot be read or does not fit.
-    """
+    """Restore the optimizers of policies loaded from it. All ranks call it. ValueError naming a file that is broken."""
     for name, policy in policies.items():
         path = checkpoint / name / OPTIMIZER
         try:

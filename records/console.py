@@ -11,11 +11,7 @@ from envs import InfraError
 
 
 def printable(text: str) -> str:
-    """Control characters as they are written in Python, so that they do nothing; lines and tabs stay.
-
-    >>> printable("a clear screen: \\x1b[2J")
-    'a clear screen: \\\\x1b[2J'
-    """
+    """Control characters as they are written in Python, so that they do nothing; lines and tabs stay."""
     return "".join(char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in text)
 
 

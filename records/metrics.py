@@ -18,9 +18,7 @@ from rollout import Rollout
 LOGPROB_GAP = 0.1  # nats: the engine does not sample from the weights that are trained
 
 
-def rollout_metrics(
-    result: Rollout, counts: Mapping[str, int], add_up: Callable[[dict], dict] = lambda sums: sums
-) -> dict[str, Any]:
+def rollout_metrics(result: Rollout, counts: Mapping[str, int], add_up: Callable[..., Any] = dict) -> dict[str, Any]:
     """`solved`, `turns`, counts of groups, and for each agent the means over its candidates (docs/runs.md).
 
     `result` and `counts` (of `assign_advantages` and `groups_per_turn`) are those of this process; `add_up` turns sums
@@ -125,9 +123,7 @@ class Clock:
         (`load_s` - `sync_s`: policies that share an engine); `other_s` is in no part.
         """
         step, part = time.perf_counter() - self.started, self.parts
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        if torch.cuda.is_available():
-            peak = torch.cuda.max_memory_allocated()
+        peak = torch.cuda.max_memory_allocated() or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return {
             "step_s": step,
             **{f"{name}_s": part[name] for name in ("sample", "generate", "exchange", "update", "sync", "load")},

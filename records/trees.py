@@ -70,8 +70,7 @@ def _episode(episode: Episode, decode: Decode, env: Env | None, row: Row) -> Row
             stage["candidates"].append(candidate)
             after = twin if sample.committed else after
         # where no candidate could be scored no messages were kept: the prompt is shown as the model read it
-        as_read = [{"role": "prompt", "content": decode(key.agent, sample.prompt_ids)}]
-        messages = prompts.get((key.turn, key.agent)) or as_read
+        messages = prompts.get(key[1:]) or [{"role": "prompt", "content": decode(key.agent, sample.prompt_ids)}]
         stage["prompt"] = [_number(message, row["messages"]) for message in messages]
         stages.append(stage)
         env = after
@@ -79,9 +78,7 @@ def _episode(episode: Episode, decode: Decode, env: Env | None, row: Row) -> Row
 
 
 def _play_again(env: Env | None, sample: Sample, text: str) -> Env | None:
-    """The state after this answer. None where it was not scored, takes long to score again, or is worth something else
-    this time: then it would be another board.
-    """
+    """The state after this answer; None where it was not scored, takes long, or is worth something else this time."""
     if env is None or not sample.valid or (env.slow_scoring and not sample.committed):
         return None
     twin = env.copy()

@@ -119,13 +119,11 @@ def table(results: Record) -> str:
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table."""
     first, *others = [f"| {' | '.join(row)} |" for row in (head, *rows)]
     return [first, "|---" * len(head) + "|", *others, ""]
 
 
 def with_se(values: Seeds) -> str:
-    """Mean and standard error."""
     found = list(values.values())
     error = f" ± {stdev(found) / math.sqrt(len(found)):.3f}" if len(found) > 1 else ""
     return f"{fmean(found):.3f}{error}" if found else ""

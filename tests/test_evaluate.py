@@ -38,11 +38,9 @@ def run(tmp_path_factory):
 def test_a_run_is_evaluated_as_its_own_training_did_and_again_the_same(run, capsys):
     first, second = (lines(capsys, run, "--envs", 12) for _ in range(2))
     assert first == second
-    found = re.fullmatch(r"success (\d\.\d\d) \(n=12, se (\d\.\d\d)\)", first[-1])
-    assert found, first[-1]
     saved = read_rows(run / "evaluations.jsonl")[-1]
     assert 0 < saved["success"] < 1, "a number that could be wrong"
-    assert found.groups() == (half_up(saved["success"]), half_up(saved["se"]))
+    assert first[-1] == f"success {half_up(saved['success'])} (n=12, se {half_up(saved['se'])})"
     assert saved["se"] == pytest.approx(math.sqrt(saved["success"] * (1 - saved["success"]) / 12))
     assert first[1].startswith(f"turns used {saved['turns']:.2f}; ")
     for agent, share in saved["formats"].items():
@@ -54,9 +52,7 @@ def test_samples_repeat_and_count_environments(run, capsys):
     first = lines(capsys, *command)
     assert first == lines(capsys, *command)
     assert "(n=5, se " in first[-1]
-    ended = re.search(r"ended by (\{.*\})", first[1])
-    assert ended, first[1]
-    assert sum(json.loads(ended[1].replace("'", '"')).values()) == 15
+    assert sum(map(int, re.findall(r"': (\d+)", first[1]))) == 15
 
 
 def test_a_model_folder_is_the_team_of_its_run(run, capsys):

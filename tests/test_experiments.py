@@ -308,14 +308,9 @@ def test_the_rewards_of_trees_and_chains_by_hand(reward, tree, chains):
     assert [sample.reward for sample in found.samples] == pytest.approx(expected)
 
 
-TINY = (
-    "--device cpu --warm-start 20 --eval-envs 4 --envs-per-step 4 --num-candidates 4 --max-turns 2 --trees 0 "
-    "--max-response-tokens 12"
-)
-
-
 def test_a_frozen_policy_keeps_every_bit_and_the_other_one_moves(tmp_path):
-    options = f"{TINY} --steps 1 --policies per_role --frozen planner --output-dir {tmp_path}"
+    small = "--warm-start 20 --eval-envs 4 --envs-per-step 4 --num-candidates 4 --max-turns 2 --max-response-tokens 12"
+    options = f"{small} --device cpu --steps 1 --policies per_role --frozen planner --output-dir {tmp_path}"
     train.main(options.split())
     start, end = (tmp_path / "checkpoints" / f"step-{step:06d}" for step in (0, 1))
     for policy, moved in (("planner", False), ("tool_user", True)):
