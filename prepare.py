@@ -83,7 +83,6 @@ class Run:
         return result
 
     def save(self, step: int) -> None:
-        """A checkpoint after `step` steps."""
         save_checkpoint(self.log.run, step, self.team.policies, self.config.keep, self.team.world)
         self.done = step
         write_cards(self.log.run, step, self.config, self.team, self.levels)

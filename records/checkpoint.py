@@ -4,8 +4,7 @@
     checkpoints/latest                 name of the newest complete checkpoint
 
 A checkpoint is written under a temporary name and renamed when all of it is on the disk, so a kill leaves either all of
-it or nothing. It holds whole tensors, so any other number of ranks can go on from it, and nothing that would be run
-when it is read. With several machines the run folder must be on a file system that they share.
+it or nothing. It holds whole tensors, so any other number of ranks can go on from it, and nothing that would be run.
 """
 
 import errno

@@ -39,13 +39,10 @@ def out_of_memory(error: BaseException) -> bool:
     return type(error).__name__ == "OutOfMemoryError"  # torch's own
 
 
-def _last_words(kind: type, error: BaseException, trace: object) -> None:
-    # Ctrl-C ends every command without a traceback, also while it imports torch
-    if kind is not KeyboardInterrupt:
-        sys.stderr.write(printable("".join(format_exception(error))))
-
-
-sys.excepthook = _last_words
+# Ctrl-C ends every command without a traceback, also while it imports torch
+sys.excepthook = lambda kind, error, trace: sys.stderr.write(
+    "" if kind is KeyboardInterrupt else printable("".join(format_exception(error)))
+)
 
 
 def half_up(value: float, digits: int = 2) -> str:

@@ -44,8 +44,7 @@ def tree_rows(result: Rollout, step: int, decode: Decode, limit: int, level: Cal
     envs = {episode.env for episode in result.episodes}
     for env in sorted(sorted(envs, key=lambda env: (env not in signal, env))[:limit]):
         row: Row = {"step": step, "env": env, "messages": [], "boards": []}
-        mine = (episode for episode in result.episodes if episode.env == env)
-        row["episodes"] = [_episode(episode, decode, level(env), row) for episode in mine]
+        row["episodes"] = [_episode(each, decode, level(env), row) for each in result.episodes if each.env == env]
         rows.append(row)
     return rows
 

@@ -29,7 +29,6 @@ class Method:
 
     @property
     def trainings(self) -> list[str]:
-        """The trainings that must be finished for this row."""
         return list(dict.fromkeys(options for options, _ in self.team.values())) or [self.options]
 
 

@@ -32,9 +32,6 @@ def run(tmp_path_factory):
     return folder
 
 
-# ---------------------------------------------------------------------------------------------------------- evaluate.py
-
-
 def test_a_run_is_evaluated_as_its_own_training_did_and_again_the_same(run, capsys):
     first, second = (lines(capsys, run, "--envs", 12) for _ in range(2))
     assert first == second
@@ -96,12 +93,9 @@ def test_top_p_samples_from_the_likeliest_tokens_only(run, capsys):
         for which, share in odds.items():
             assert (token == which).float().mean() == pytest.approx(share, abs=2e-3)
             assert logps[token == which].exp() == pytest.approx(share, abs=1e-5)
-    assert torch.equal(choose(logits, noise, 1.0)[0], choose(logits, noise, 1.0, 1.0)[0])
     sampled = ("--top-p", "0.5", "--temperature", "1", "--samples", "2")
     assert "(n=3, se " in lines(capsys, run, "--envs", 3, *sampled)[-1]
 
-
-# --------------------------------------------------------------------------------------- every task with every workflow
 
 MATH: list[dict] = [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(4)]
 CODE: list[dict] = [

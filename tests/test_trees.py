@@ -96,9 +96,6 @@ def test_what_could_not_be_scored_is_marked_and_a_prompt_without_an_answer_is_sh
     assert values(bob, "committed") == [False] * 3
 
 
-# --------------------------------------------------------------------------------------------------------------- boards
-
-
 def test_the_board_before_a_stage_and_after_each_candidate():
     (row,) = record([Drawn()], lambda request, k: "152"[k], turns=1)
     assert boards(row) == [
