@@ -83,8 +83,6 @@ class Board(Env):
     paper's (appendix A.1). The shares are ours, because a policy learns to exploit measures that pay for an empty plan,
     a bump or a push on and off again. `executes`: the proposal is legal, or the program ended well and printed an
     answer that can be read. The team reward of a proposal is what the team would get for it, computed on a copy.
-
-    All state is immutable values, replaced and never changed in place, so that a shallow copy is enough.
     """
 
     # What a game brings:
@@ -137,7 +135,7 @@ class Board(Env):
         return self
 
     def copy(self) -> Any:
-        return copy.copy(self)
+        return copy.copy(self)  # every attribute is replaced, none changed in place
 
     def observe(self, agent: str) -> list[Message]:
         role, decides, programs = self._part(agent)
@@ -182,7 +180,7 @@ class Board(Env):
 
 
 def _run_program(code: str | None) -> tuple[list | None, str]:
-    """The answer that a program printed, None unless it ended well, and in words what happened. Raises InfraError."""
+    """What a program printed, its answer line or else the list in its last lines, and what is told. InfraError."""
     if code is None:
         return None, "There was none: no fenced python block that can be read."
     result = sandbox.run_program(code, stdin="", timeout=TOOL_SECONDS)
@@ -192,7 +190,6 @@ def _run_program(code: str | None) -> tuple[list | None, str]:
     if result.status != "ok":
         return None, f"{shown}\nIt failed ({result.status}):\n{shorten(result.stderr.strip(), MAX_OUTPUT)}"
     text = result.stdout
-    # its answer line, or else the list in its last lines
     answer = parse_answer(text if "####" in text else "#### " + text[("\n" + text).rfind("\n[") :])
     printed = shorten(text.strip(), MAX_OUTPUT) or "nothing"
     told = "" if answer is not None else "\nThat has no readable answer line."
@@ -246,7 +243,6 @@ class Walk(Board):
     """
 
     ANSWER, PRINT = "#### [moves], for example #### [U, R, R]", "print('####', moves)"
-    # What a game brings:
     TITLE = TASK = HINT = ""  # parts of the rules
     position: Cell  # of the player
     _move: Callable[[str], None]  # make a move if it is possible

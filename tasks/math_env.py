@@ -140,15 +140,14 @@ class MathEnv(Env):
         self.reset(0)
 
     def reset(self, seed: int) -> "MathEnv":
-        # All state is replaced and never changed in place: then a shallow copy is a copy.
         self.problem = self.problems[self.order[seed % len(self.order)]]
         self.done = self.solved = False
         self.turn: dict[str, _Said] = {}
         self.previous: dict[str, _Said] = {}  # what was said a turn ago
         return self
 
-    def copy(self) -> "MathEnv":
-        return copy.copy(self)
+    def copy(self) -> Env:
+        return copy.copy(self)  # every attribute is replaced, none changed in place
 
     @property
     def stages(self) -> Sequence[tuple[str, ...]]:

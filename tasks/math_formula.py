@@ -1,7 +1,7 @@
 r"""Formulas of mathematical answers: read by an allow-list, compared exactly. Only workers run this (`math_rules.py`).
 
 What is not in the grammar of `parse` (primes, accents, sums, integrals, names of several letters, other commands) and
-what it would misread (transposes, derivatives, functions of one's own) is None: such texts equal only themselves.
+what it would misread (transposes, derivatives, functions of one's own) is None: it equals only itself, case kept.
 Letters are real numbers (z and w complex), e and i the constants; the base of a bare \log is unknown.
 """
 

@@ -6,7 +6,6 @@ r"""Equality of mathematical answers by structure, with formulas at the leaves. 
 - Lists and sets have no order, tuples have. (2,5] equals 2 < x \le 5. Ratios scale, clock times do not.
 - `x = 5` equals `5`, not `y = 5`, and neither equals `2x = 10`: an answer is solved. Relations of two or more variables
   are equal up to a constant factor. What is to be worked out (\lfloor 3.7\rfloor) is no answer unless the gold has it.
-- What the parser of `math_formula.py` does not know exactly equals only itself, blanks aside and case kept.
 """
 
 import json

@@ -1,7 +1,6 @@
 """The mathematics environments, their rewards and their data sets."""
 
 import json
-from pathlib import Path
 
 import pytest
 from helpers import ScriptedEngine
@@ -11,7 +10,6 @@ from rollout import rollout_chains
 from tasks import math_env, sandbox
 from tasks.math_env import MathEnv, Question, load_problems, read_problem
 
-SAMPLES = Path(__file__).parent / "samples"
 ONE = [Question("What is 2 + 3?", "5")]
 RIGHT, WRONG, NONE = r"Easy: \boxed{5}", r"So \boxed{6}", "I do not know"
 PRINTS_5, PRINTS_6 = "```python\nprint(2 + 3)\n```", "```python\nprint(6)\n```"
@@ -245,11 +243,6 @@ def test_rows_that_are_no_problem_are_named(tmp_path, row):
 def test_a_question_stays_whole():
     for end in (r"Give the remainder of S modulo 7 in \boxed{}.", "Put 1.5 times it in \\boxed{ }\nas a fraction"):
         assert read_problem({"problem": f"Let S be the sum. {end}", "answer": "5"}).question.endswith(end)
-
-
-def test_problems_of_a_file():
-    problems = MathEnv(data=str(SAMPLES / "math_sample.jsonl")).problems
-    assert [problem.answer for problem in problems] == ["18", "\\frac{14}{3}", "204", "$2$, $3$"]
 
 
 @pytest.mark.parametrize(("reasoner", "tool", "returned"), [(RIGHT, "print(1)", 1.0), ("\\boxed{1}", "print(5)", 0.0)])

@@ -99,7 +99,7 @@ def test_the_team_alone_takes_the_best_of_its_candidates(run, console):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("sudoku --team RUN", "--task sudoku: the run was started with --task plan_path"),
+        ("sudoku --team RUN", "sudoku has tool=direct size=4"),
         ("plan_path --team RUN --as poet", "--as poet: the roles are tool_user, planner"),
         ("plan_path --as planner", "need --team"),
         ("plan_path row=4", "plan_path has tool=direct rows=10"),
