@@ -27,17 +27,13 @@ Test = dict[str, Any]  # in its normal form, see `normal_tests`
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """One task. `tests` are the golden ones, never shown.
+    """One task."""
 
-    question: what both agents read. fn_name: the function to write, None for a program that reads stdin. examples:
-    tests that are shown. solutions: reference programs, best first.
-    """
-
-    question: str
-    tests: tuple[Test, ...] = ()
-    fn_name: str | None = None
-    examples: tuple[Test, ...] = ()
-    solutions: tuple[str, ...] = ()
+    question: str  # what both agents read
+    tests: tuple[Test, ...] = ()  # the golden ones, never shown
+    fn_name: str | None = None  # the function to write; None: a program that reads standard input
+    examples: tuple[Test, ...] = ()  # tests that are shown
+    solutions: tuple[str, ...] = ()  # reference programs, best first
 
 
 def normal_tests(tests: Iterable[Any]) -> list[Test]:
@@ -115,19 +111,15 @@ def _code_contests(row: Row) -> Problem:
 def _live_code_bench(row: Row) -> Problem:
     name = read_json(row.get("metadata") or "{}").get("func_name")
     kind = {"fn_name": name} if name else {}
-    shown, hidden = (
-        [{**kind, "input": test["input"], "output": test["output"]} for test in tests]
-        for tests in map(unpack_private_tests, (row["public_test_cases"], row["private_test_cases"]))
-    )
+    parts = []
+    for packed in row["public_test_cases"], row["private_test_cases"]:
+        if not packed.lstrip().startswith("["):  # JSON in a pickled text in zlib in base64
+            # The pickle is taken apart and never run.
+            operations = pickletools.genops(zlib.decompress(base64.b64decode(packed)))
+            (packed,) = [text for _, text, _ in operations if isinstance(text, str)]
+        parts.append([{**kind, "input": test["input"], "output": test["output"]} for test in read_json(packed)])
+    shown, hidden = parts
     return _problem(row["question_content"] + _starter(row), shown + hidden, shown)
-
-
-def unpack_private_tests(packed: str) -> list:
-    """JSON, or JSON in a pickled text in zlib in base64. The pickle is taken apart and never run."""
-    if not packed.lstrip().startswith("["):
-        operations = pickletools.genops(zlib.decompress(base64.b64decode(packed)))
-        (packed,) = [text for _, text, _ in operations if isinstance(text, str)]
-    return read_json(packed)
 
 
 def _plain(row: Row) -> Problem:

@@ -21,7 +21,7 @@ from tasks.code_values import NOT_DATA, distinct, from_data, same_output, same_v
 from tasks.fences import shorten
 from tasks.sandbox import run_many, run_program
 
-GOLDEN_TESTS = 50  # tests used per problem: more would cost time and hardly ever change a verdict
+GOLDEN_TESTS, SOLUTIONS = 50, 5  # used per problem: more would cost time and hardly ever change a verdict
 SECONDS = {True: 3.0, False: 6.0}  # whether a function is asked for -> limit unless a caller says otherwise
 ALL_SECONDS = 30.0  # for all tests of a program that reads standard input
 PATIENCE = 3  # timeouts after which such a program is not run any more; new processes for a function that crashes
@@ -182,6 +182,6 @@ def golden_tests(problem: Problem) -> tuple[Test, ...]:
 
 @cache
 def reference_solution(problem: Problem, timeout: float = 0.0) -> str | None:
-    """The first of at most five solutions that passes the golden tests (data sets list wrong ones too), or None."""
+    """The first of at most SOLUTIONS that passes the golden tests (data sets list wrong ones too), or None."""
     tests = golden_tests(problem)
-    return next((code for code in problem.solutions[:5] if grade_program(code, tests, timeout).passed), None)
+    return next((code for code in problem.solutions[:SOLUTIONS] if grade_program(code, tests, timeout).passed), None)

@@ -103,5 +103,4 @@ def from_data(value: Any) -> Any:
         return dict(items)
     if kind in ("complex", "tuple"):
         return complex(*items) if kind == "complex" else tuple(items)
-    found = distinct(items)
-    return {"set": found, "frozenset": frozenset(found)}[kind]
+    return {"set": set, "frozenset": frozenset}[kind](distinct(items))

@@ -84,14 +84,13 @@ def run_many(
     bubblewrap = use_bubblewrap() if bubblewrap is None else bubblewrap
     limits = LIMITS | {"CPU": math.ceil(timeout) + 1} | ({"NPROC": THREADS} if bubblewrap else {})
     rules = timeout, end, OUTPUT, limits, seccomp_filter() if bubblewrap else None
-    requests = (marshal.dumps((code, stdin.encode("utf-8", "replace"), *rules)) for stdin in stdins)
     try:
         with contextlib.nullcontext("/") if bubblewrap else tempfile.TemporaryDirectory(**FOLDER) as folder:
             done = subprocess.run(
                 [*VICTIM, *(_bubblewrap() if bubblewrap else ()), PYTHON, *FLAGS, START, COMPILED],
                 env=LOADER | {"PATH": "/usr/bin:/bin", "PYTHONHASHSEED": "0", "PYTHONUTF8": "1"},
                 cwd=folder,
-                input=b"".join(requests),
+                input=b"".join(marshal.dumps((code, stdin.encode("utf-8", "replace"), *rules)) for stdin in stdins),
                 capture_output=True,
                 timeout=min(timeout * len(stdins), max(0.0, end - time.monotonic())) + START_SECONDS,
                 start_new_session=True,  # its own Ctrl-C, and no terminal
@@ -147,8 +146,8 @@ def use_bubblewrap() -> bool:
 @lru_cache
 def _bubblewrap_problem() -> str:
     """Why bubblewrap cannot be used; "" when it works. Tried once: being installed does not mean being allowed."""
-    (result,) = run_many("import threading; threading.Thread(target=print).start()", [""], 10.0, bubblewrap=True)
-    works = result == Result("ok", "\n", "")
+    (result,) = run_many("import threading; threading.Thread(target=print).start()", [""], bubblewrap=True)
+    works = result == ("ok", "\n", "")
     return "" if works else f"bubblewrap does not work on this system ({result.stderr.strip()[-500:]})"
 
 

@@ -37,9 +37,8 @@ LOAD, RETURN = 0x20, 0x06  # BPF_LD | BPF_W | BPF_ABS, BPF_RET | BPF_K
 ALLOW, REFUSE, UNKNOWN = 0x7FFF0000, 0x00050000 | 1, 0x00050000 | 38  # SECCOMP_RET_ALLOW, _ERRNO | EPERM, | ENOSYS
 
 
-def seccomp_filter(machine: str = "") -> bytes:
+def seccomp_filter(machine: str = os.uname().machine) -> bytes:
     """The filter as an array of struct sock_filter; b"" for a machine that is not in the table."""
-    machine = machine or os.uname().machine
     if machine not in MACHINES:
         return b""
     column, architecture = MACHINES[machine]

@@ -14,7 +14,6 @@ from tools import fetch
 
 PLUS_ONE = tuple(normal_tests([{"input": "7", "output": "8"}]))
 DATA = os.environ.get("AT_GRPO_DATA")
-needs_data = pytest.mark.skipif(not DATA, reason="AT_GRPO_DATA does not name the folder with the benchmark files")
 ADD = EXAMPLES[0]
 GOOD = {"args": [2, 3], "expected": 5}
 
@@ -55,40 +54,41 @@ def test_rewards_of_the_coder(env):
         reward = env.copy().step("coder", answer(code))
         assert (reward.team, reward.local) == pytest.approx((team, local)), code
     assert env.program is None, "copies are independent"
-
-
-def test_a_program_that_prints_nothing_did_not_run():
-    env = CodeEnv(problems=[Problem("Add one.", PLUS_ONE)])
+    env = CodeEnv(problems=[Problem("Add one.", PLUS_ONE)])  # what prints nothing did not run
     for code, local in ("# nothing", 0.1), ("print()", 0.1), ("print(1)", 0.2), ("print(8)", 1.0):
         assert env.copy().step("coder", answer(code)).local == pytest.approx(local), code
 
 
-def test_rewards_of_the_tester(env):
-    env.step("coder", answer("def add(a, b): return 3"))
-    rewards = {
-        "nothing": 0.0,
-        written_tests(): 0.0,
-        written_tests({"args": 1, "expected": 2}): 0.0,
-        written_tests({"input": "1", "output": "2"}): 0.0,
-        answer('{"args": [1, 2], "expected": 3}', "json"): 0.0,
-        answer("[" * 5000, "json"): 0.0,
-        answer('[{"args": [1, 2], "expected": 3, "expected": 3}]', "json"): 0.0,
-        written_tests(GOOD): 1.0,
-        written_tests({"args": [2, 3], "expected": 6}): 0.2,
-        written_tests(GOOD, {"args": [2, 3], "expected": 6}): 0.6,
-        written_tests({"args": [2, 3], "expected": None}): 0.2,
-    }
-    for text, local in rewards.items():
-        reward = env.copy().step("tester", text)
-        assert (reward.team, reward.local) == pytest.approx((1 / 3, local)), text
+SILENT = Problem("Nothing for 0.", PLUS_ONE, solutions=("n = input()\nif n != '0': print(n if n != '7' else 8)",))
+QUIET, LOUD = {"input": "0", "output": ""}, {"input": "5", "output": "5"}
+SHOWING = Problem("Add.\nassert add(1, 2) == 3", ADD.tests, "add", solutions=ADD.solutions)
+COPY, WRONG = {"args": [1, 2], "expected": 3}, {"args": [2, 3], "expected": 6}
+TESTERS = [  # problem, answer of the tester, its local reward, part that was copied
+    (ADD, "nothing", 0.0, None),
+    (ADD, written_tests(), 0.0, None),
+    (ADD, written_tests({"args": 1, "expected": 2}), 0.0, None),
+    (ADD, written_tests({"input": "1", "output": "2"}), 0.0, None),
+    (ADD, answer(json.dumps(GOOD), "json"), 0.0, None),
+    (ADD, answer("[" * 5000, "json"), 0.0, None),
+    (ADD, answer('[{"args": [1, 2], "expected": 3, "expected": 3}]', "json"), 0.0, None),
+    (ADD, written_tests(GOOD), 1.0, 0.0),
+    (ADD, written_tests(WRONG), 0.2, 0.0),
+    (ADD, written_tests(GOOD, WRONG), 0.6, 0.0),
+    (ADD, written_tests({"args": [2, 3], "expected": None}), 0.2, 0.0),
+    (SILENT, written_tests(QUIET), 0.6, 0.0),  # a silent program passes them all
+    (SILENT, written_tests(QUIET, LOUD), 1.0, 0.0),
+    (SHOWING, written_tests(COPY, COPY), 0.2, 1.0),
+    (SHOWING, written_tests(COPY, GOOD), 0.6, 0.5),
+]
 
 
-def test_tests_that_a_silent_program_passes_earn_half():
-    problem = Problem("Nothing for 0.", PLUS_ONE, solutions=("n = input()\nif n != '0': print(n if n != '7' else 8)",))
-    env = CodeEnv(problems=[problem])
-    trivial, real = {"input": "0", "output": ""}, {"input": "5", "output": "5"}
-    assert env.copy().step("tester", written_tests(trivial)).local == pytest.approx(0.6)
-    assert env.copy().step("tester", written_tests(trivial, real)).local == pytest.approx(1.0)
+def test_rewards_of_the_tester():
+    for problem, text, local, part in TESTERS:
+        env = CodeEnv(problems=[problem])
+        team = env.step("coder", answer("def add(a, b): return 3")).team
+        reward = env.step("tester", text)
+        assert (reward.team, reward.local) == pytest.approx((team, local)), text
+        assert reward.info.get("copied") == part
 
 
 # Question, test that the problem shows, one that it does not.
@@ -126,14 +126,6 @@ def test_input_that_stands_in_the_question_is_copied(question, shown, own):
     name = None if program else "f"
     for problem in Problem(question, (), name), Problem("Another one.", (), name, examples=(shown,)):
         assert (copied(shown, problem), copied(own, problem)) == (True, False)
-
-
-def test_copied_tests_earn_the_format_share_only():
-    problem = Problem("Add.\nassert add(1, 2) == 3", ADD.tests, "add", solutions=ADD.solutions)
-    env, shown = CodeEnv(problems=[problem]), {"args": [1, 2], "expected": 3}
-    assert env.copy().step("tester", written_tests(shown, shown)).local == pytest.approx(0.2)
-    reward = env.copy().step("tester", written_tests(shown, GOOD))
-    assert (reward.local, reward.info["copied"]) == pytest.approx((0.6, 0.5))
 
 
 def test_without_a_reference_the_tester_is_paid_only_after_the_golden_tests_confirm_a_program():
@@ -210,9 +202,7 @@ def test_prompts_show_examples_but_no_golden_tests():
 
 
 def test_prompts_are_shortened_and_say_so():
-    env = CodeEnv(
-        problems=[Problem("q", PLUS_ONE, examples=tuple(normal_tests([{"input": "x" * 30_000, "output": ""}])))]
-    )
+    env = CodeEnv(problems=[Problem("q", PLUS_ONE, examples=({"input": "x" * 30_000, "output": ""},))])
     env.step("coder", answer("x = '" + "y" * 9000 + "'\nprint('w' * 900)"))
     env.step("tester", written_tests({"input": "z" * 3000, "output": "1"}, {"input": "1", "output": "2"}))
     for agent in env.agents:
@@ -243,7 +233,18 @@ def mutants(problem):
         yield reference + spoil + "value if right else object()\n"
 
 
-def sweep(tmp_path, name, start, step):
+WHOLE = pytest.mark.slow, pytest.mark.timeout(1800)
+SWEEPS = [  # data set, first of its rows, one in so many, problems
+    ("humaneval", 2, 15, 11),
+    ("mbppplus", 1, 75, 6),
+    pytest.param("humaneval", 0, 1, 164, marks=WHOLE),
+    pytest.param("mbppplus", 0, 1, 377, marks=WHOLE),
+]
+
+
+@pytest.mark.skipif(not DATA, reason="AT_GRPO_DATA does not name the folder with the benchmark files")
+@pytest.mark.parametrize(("name", "start", "step", "count"), SWEEPS)
+def test_reference_solutions_pass_and_mutants_fail(tmp_path, name, start, step, count):
     source, part, target = f"{DATA}/{name}.jsonl", tmp_path / "part.jsonl", tmp_path / "plain.jsonl"
     with open(source, encoding="utf-8") as lines:
         part.write_text("".join(list(lines)[start::step]), encoding="utf-8")
@@ -256,18 +257,4 @@ def sweep(tmp_path, name, start, step):
         passed = pool.map(lambda row: grade_program(row[1], golden_tests(row[0])).passed, programs)
         assert [(row[0].fn_name, row[1]) for row, ok in zip(programs, passed, strict=True) if ok != row[2]] == []
     assert all(copied(test, problem) for problem in problems for test in problem.examples)
-    return len(problems)
-
-
-@needs_data
-def test_a_sample_of_reference_solutions_passes_and_mutants_fail(tmp_path):
-    assert sweep(tmp_path, "humaneval", 2, 15) == 11
-    assert sweep(tmp_path, "mbppplus", 1, 75) == 6
-
-
-@needs_data
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("name", "count"), [("humaneval", 164), ("mbppplus", 377)])
-def test_every_reference_solution_passes_and_mutants_fail(tmp_path, name, count):
-    assert sweep(tmp_path, name, 0, 1) == count
+    assert len(problems) == count

@@ -81,10 +81,6 @@ def hub(monkeypatch):
     return asked
 
 
-def rows_of(folder, file):
-    return read_rows(str(folder / f"{file}.jsonl"))
-
-
 def test_all_files_are_written_with_the_authors_splits_and_share_no_question(tmp_path, hub, capsys):
     fetch.main(["all", "--output", str(tmp_path)])
     assert {path.name for path in tmp_path.iterdir()} == {f"{file}.jsonl" for file in fetch.FILES}
@@ -116,14 +112,14 @@ def test_a_training_set_brings_the_evaluation_sets_of_its_kind_and_no_others(tmp
 
 def test_rows_are_cut_to_what_is_used(tmp_path):
     fetch.main(["code_contests", "livecodebench_v6", "olympiadbench", "--output", str(tmp_path)])
-    first, long = rows_of(tmp_path, "code_contests_train")
+    first, long = read_rows(str(tmp_path / "code_contests_train.jsonl"))
     assert first["solutions"] == ["print(input())", "x"]
     assert (first["tests"][0], len(long["tests"])) == ({"input": "7", "output": "7"}, GOLDEN_TESTS)
     (test,) = code_data.load_problems(str(tmp_path / "code_contests_test.jsonl"))
     assert reference_solution(test) == "print(input())"
-    (row, _) = rows_of(tmp_path, "livecodebench_v6")
+    (row, _) = read_rows(str(tmp_path / "livecodebench_v6.jsonl"))
     assert [test["input"] for test in row["tests"]] == ["1", "2"]
-    (row,) = rows_of(tmp_path, "olympiadbench")
+    (row,) = read_rows(str(tmp_path / "olympiadbench.jsonl"))
     assert (row["final_answer"], row["error"], "image_1" in row) == (["4.2"], "1e-1", False)
 
 

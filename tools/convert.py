@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 
 from tasks.code_data import Problem, normal_tests
-from tasks.code_grading import GOLDEN_TESTS, call, golden_tests, grade_program
+from tasks.code_grading import GOLDEN_TESTS, SOLUTIONS, call, golden_tests, grade_program
 from tasks.code_values import from_data, to_data
 from tasks.data import Row
 
-SOLUTIONS = 5  # reference programs a problem keeps; the first that passes its tests is the one that is used
 SLOW, TOGETHER = 0.1, 0.5  # seconds that the reference may take for a test, and for all tests of a problem
 # MBPP+ problems that accept more than a list of answers can say, or anything (evalplus/eval/__init__.py), and those of
 # which any order is right although their assertions do not say so.
@@ -150,10 +149,9 @@ def convert(
 
 def _human_eval(row: Row) -> Row:
     name, prompt = row["entry_point"], row["prompt"]
-    given = [ast.unparse(node) for node in ast.parse(prompt).body if getattr(node, "name", "") != name]
+    given = "\n".join(ast.unparse(node) for node in ast.parse(prompt).body if getattr(node, "name", "") != name)
     question = f"Complete {name}. The code around it need not be repeated.\n\n```python\n{prompt.strip()}\n```"
-    check = f"{row['test']}\ncheck({name})\n"
-    return convert(question, name, prompt + row["canonical_solution"], [check], given="\n".join(given))
+    return convert(question, name, prompt + row["canonical_solution"], [f"{row['test']}\ncheck({name})"], given=given)
 
 
 def _mbpp(row: Row) -> Row:

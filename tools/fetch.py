@@ -28,16 +28,13 @@ MATHEMATICS = ("problem", "question", "answer", "final_answer", "error", "is_mul
 
 
 class Source(NamedTuple):
-    """Where the rows of a file come from: a split of a data set on the hub, or one JSONL file in it ("*.jsonl").
+    """Where the rows of a file come from: a split of a data set on the hub, or one JSONL file in it ("*.jsonl")."""
 
-    kind: "mathematics" or "code". part: which of its rows.
-    """
-
-    kind: str
+    kind: str  # "mathematics" or "code"
     path: str
     split: str
     config: str | None = None
-    part: slice = slice(None)
+    part: slice = slice(None)  # of its rows
     train: bool = False
 
 
