@@ -1,10 +1,6 @@
 """The levels of a run: the task from its options, built once, and which seed each level has. No torch.
 
-All seeds of levels come from here. The four ranges never meet:
-
-    training    seed of the run * 2**24 + step * envs_per_step + i     below 2**40: seeds of runs are below 2**16
-    held out    2**41 + number                                         the same for every run, so that runs compare
-    warm start  3 * 2**40 + number                                     numbers are drawn below 2**31
+All seeds of levels come from here, in ranges that never meet.
 """
 
 import ast
@@ -18,9 +14,9 @@ from envs import Env, make_env
 from tasks.data import check_disjoint
 from tasks.registry import task_class
 
-TRAINING_LEVELS = 2**24  # of one run; those of the next seed follow
-HELD_OUT_SEEDS = 2**41
-WARM_SEEDS = 3 * 2**40
+TRAINING_LEVELS = 2**24  # of one run; those of the next seed follow, up to 2**40: seeds of runs are below 2**16
+HELD_OUT_SEEDS = 2**41  # the same levels for every run, so that runs compare
+WARM_SEEDS = 3 * 2**40  # and up: numbers are drawn below 2**31
 HELD_OUT = 200  # held-out levels when no number is given
 ELSEWHERE = ("workflow", "data", "problems", "max_turns")  # parameters of a task that are no --env-options
 
