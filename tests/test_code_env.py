@@ -144,9 +144,6 @@ def test_programs_find_the_code_that_the_question_gives():
     assert env.step("tester", written_tests({"args": [9], "expected": 3})).local == pytest.approx(1.0)
 
 
-# ------------------------------------------------------------------------------------- the end of an episode, prompts
-
-
 @pytest.mark.parametrize(
     ("code", "test", "solved", "team", "local"),
     [("return 3", {"args": [5, 5], "expected": 3}, False, 1 / 3, 0.2), ("return a + b", GOOD, True, 1.0, 1.0)],
@@ -216,9 +213,6 @@ def test_bad_options_are_errors():
         CodeEnv("ensemble")
     with pytest.raises(FileNotFoundError, match=r"missing\.jsonl"):
         make_env("code", data="missing.jsonl")
-
-
-# -------------------------------------------------------------------------------------------- the benchmarks, converted
 
 
 def mutants(problem):

@@ -79,8 +79,6 @@ def test_what_is_the_same(compare, expected, found, same):
         assert compare(expected, found) is same
 
 
-# ------------------------------------------------------------------------------------------------------------- programs
-
 LONG = 10**4300  # 4,301 digits, one more than Python reads and writes unless told otherwise
 SCORES = [  # program, what it is called with or reads, what is expected, score
     ("print(int(input()) + 1)", "7", "8", 1),
@@ -190,8 +188,6 @@ def test_hostile_functions_never_see_expected_answers():
     assert grade_program(code, [{"fn_name": "f", "args": [1], "expected": 424242}]).statuses == ("wrong",)
     assert grade_program(code, [{"fn_name": "f", "args": [424242], "expected": 424242}]).statuses == ("ok",)
 
-
-# ------------------------------------------------------------------------------------------------------ hostile replies
 
 COLLIDING = [n * (2**61 - 1) for n in range(1, 30_001)]
 MANY = list(range(100_000))

@@ -138,9 +138,6 @@ def test_errors_say_what_to_do(tmp_path, monkeypatch):
         fetch.main(["aime25", "--output", str(tmp_path)])
 
 
-# --------------------------------------------------------------------------------------------- tests that were code
-
-
 def mbpp(code, *tests, **more):
     return {"text": "q", "code": code, "test_list": list(tests), "task_id": 1, **more}
 
