@@ -1,7 +1,4 @@
-"""Data sets: rows of a `.jsonl` file (one JSON object a line), of a `.json` file (one list of objects) or of a hub id.
-
-Nothing is skipped or replaced silently: a file that is missing, empty or malformed is an error that names it.
-"""
+"""Data sets: rows of a `.jsonl` file (one JSON object a line), a `.json` file (one list of objects) or a hub id."""
 
 import json
 import random

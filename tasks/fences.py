@@ -33,9 +33,8 @@ def extract_code(text: str) -> str | None:
 def last_block(text: str, tags: Sequence[str], whole: Callable[[str], bool]) -> str | None:
     """The last `whole` block that is fenced with one of the tags, from the visible text, or None.
 
-    A fence inside a string of the block closes nothing: a block that is not whole goes on to the first fence up to
-    which it is, if there is one. None when the last fence is unclosed, because the answer was cut off, and when the
-    blocks up to there, counted from the end, have more than MAX_CODE characters.
+    A fence inside a string closes nothing: a block that is not whole goes on to the first fence up to which it is. None
+    where the last fence is unclosed (a cut-off answer), or the blocks from this one on have over MAX_CODE characters.
     """
     text, blocks, place, unread = visible(text), [], 0, MAX_CODE
     fences = list(_FENCE.finditer(text))

@@ -1,7 +1,4 @@
-"""The levels of a run: the task from its options, built once, and which seed each level has. No torch.
-
-All seeds of levels come from here, in ranges that never meet.
-"""
+"""The levels of a run: the task from its options, built once, and which seed each level has. No torch."""
 
 import ast
 import inspect
@@ -23,7 +20,7 @@ ELSEWHERE = ("workflow", "data", "problems", "max_turns")  # parameters of a tas
 
 @dataclass(frozen=True)
 class Levels:
-    """The environments of a run: two prototypes, of which every level is a copy."""
+    """The environments of a run: two prototypes, of which every level is a copy. All seeds of levels come from here."""
 
     training_env: Env
     held_out_env: Env
