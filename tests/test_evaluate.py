@@ -88,7 +88,7 @@ def test_top_p_samples_from_the_likeliest_tokens_only(run, capsys):
     logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log().repeat(1000, 1)[:, [2, 0, 3, 1]]
     noise = torch.linspace(0, 0.9999, 1000, dtype=torch.float64)
     for top_p, odds in ((0.4, {1: 1.0}), (0.5001, {1: 0.625, 3: 0.375})):
-        token, logps = choose(logits, noise, 1.0, top_p)
+        token, logps = choose(logits, torch.arange(len(noise)), noise, 1.0, top_p)
         assert set(token.tolist()) == {*odds}
         for which, share in odds.items():
             assert (token == which).float().mean() == pytest.approx(share, abs=2e-3)
