@@ -21,8 +21,7 @@ LOGPROB_GAP = 0.1  # nats: the engine does not sample from the weights that are 
 def rollout_metrics(result: Rollout, counts: Mapping[str, int], add_up: Callable[..., Any] = dict) -> dict[str, Any]:
     """`solved`, `turns`, counts of groups, and for each agent the means over its candidates (docs/runs.md).
 
-    `result` and `counts` (of `assign_advantages` and `groups_per_turn`) are those of this process; `add_up` turns sums
-    of this process into those of all.
+    `counts` are those of `assign_advantages` and `groups_per_turn`; `add_up` adds the sums of all processes.
     """
     episodes, samples = result.episodes, result.samples
     total = add_up(
