@@ -178,7 +178,6 @@ class MathEnv(Env):
         right = answer is not None and math_equal(gold=gold, answer=answer, tolerance=tolerance)
         turn, last = self.turn | {agent: said}, agent == self.agents[-1]
         agreed = last and self._agreed(turn)
-
         # Everything that can fail is behind us: change the state.
         self.turn = turn
         if agent == self.agents[0 if self.simultaneous else -1]:

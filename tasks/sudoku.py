@@ -70,7 +70,6 @@ class Sudoku(Board):
         for cell in rng.permutation(self.size**2).tolist():
             value, grid[cell] = grid[cell], 0
             empty = [[i for i in unit if not grid[i]] for unit in _units(self.size)[cell]]
-            # the only cell of a unit for its number, or the only number for its cell
             follows = any(not any(value in _options(grid, self.size, i) for i in unit) for unit in empty)
             if not follows and _options(grid, self.size, cell) != [value]:
                 grid[cell] = value

@@ -1,7 +1,4 @@
-"""Does an environment follow the contract? One line that says what is wrong: python -m tools.check file.py:Class
-
-Training trusts an environment blindly, so the same checks run before training on a task of one's own.
-"""
+"""Does an environment follow the contract? One line that says what is wrong: python -m tools.check file.py:Class"""
 
 import argparse
 import copy
@@ -33,7 +30,7 @@ TEXTS += ("1 2 3 4 5 6 7 8 9", "99999999999999999999", "nan", "inf", "²", "{}",
 
 
 def check(env: Env, task: str) -> None:
-    """ValueError with the first mistake of an environment, which `make_env(task)` built."""
+    """ValueError with the first mistake of an environment, which `make_env(task)` built. Training on it begins so."""
     deadline = time.monotonic() + SECONDS
     try:
         assert env.reset(seed=0) is env, "reset must return the environment itself"
@@ -136,7 +133,7 @@ def check_candidate(env: Env, agent: str, text: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m tools.check", description=(__doc__ or "").split("\n\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m tools.check", description=__doc__)
     parser.add_argument("task", help="file.py:Class, module:Class, or one of ours")
     parser.add_argument("options", nargs="*", metavar="KEY=VALUE", help="options of the task")
     parser.add_argument("--workflow", default="mas")
