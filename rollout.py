@@ -23,8 +23,6 @@ from envs import Env, InfraError, Message, Reward, mixed_reward
 from grouping import GroupKey, Sample
 from sampling.requests import Completion, Generate, Player, Request, drive, request_seed
 
-__all__ = ["Completion", "Request", "Rules", "evaluate", "rollout_chains", "rollout_tree"]
-
 Decode = Callable[[str, list[int]], str]  # (agent, response ids) -> text
 _Branch = tuple[Env, str, Reward, bool]  # an answer tried on its own copy of the state: copy, text, reward, if scored
 

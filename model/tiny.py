@@ -23,7 +23,6 @@ from model.packing import micro_batches, pack_samples
 from model.policy import Policy
 
 GOOD = 0.1  # share of good moves in the noise that is imitated
-PACK = 16384  # tokens in one forward pass of the warm start
 WARM_LEVELS = 12  # in one step of the warm start
 
 SPECIAL = ["<|pad|>", "<|unknown|>", "<|user|>", "<|assistant|>", "<|end|>"]
@@ -94,7 +93,7 @@ def warm_start(
                 samples += noisy_samples(policy, level(int(rng.integers(2**31))), rng, turns)
             tokens = sum(len(sample.response_ids) for sample in samples)
             loss = torch.zeros((), device=policy.device)
-            for shared in micro_batches([[sample] for sample in samples], PACK):
+            for shared in micro_batches([[sample] for sample in samples], policy.pack_tokens):
                 logprobs, _ = token_logprobs(policy.model, pack_samples(shared, policy.device))
                 part = -logprobs.sum() / tokens
                 part.backward()
