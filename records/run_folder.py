@@ -123,7 +123,7 @@ def _object(text: str, place: str, needs: Iterable[str] = ()) -> dict[str, Any]:
     if not isinstance(row, dict):
         raise ValueError(f"{place}: not a JSON object")
     for name in needs:
-        value = row.get(name)
+        value: Any = row.get(name)
         if type(value) not in (int, float) or not abs(value) < 1e15:  # NaN is not
             raise ValueError(f"{place}: {name} is {value!r:.40} and not a number of sensible size")
     return row
