@@ -12,6 +12,7 @@ Only `pack_samples` looks at tokens; the rest needs lengths, advantages, and whi
 Shapes: T tokens of a pack, N response tokens with a log-prob.
 """
 
+import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
@@ -96,11 +97,11 @@ def cut(group: Group, budget: int) -> list[Group]:
 def balance(groups: Sequence[Group], ranks: int) -> list[list[Group]]:
     """The groups of each rank: the costliest first, onto the rank with the least. The same result on every rank."""
     shares: list[list[Group]] = [[] for _ in range(ranks)]
-    loads = [0.0] * ranks
+    loads = [(0.0, rank) for rank in range(ranks)]  # a heap: the least load first, of equals the lowest rank
     for group in sorted(groups, key=cost, reverse=True):
-        rank = loads.index(min(loads))
+        load, rank = loads[0]
         shares[rank].append(group)
-        loads[rank] += cost(group)
+        heapq.heapreplace(loads, (load + cost(group), rank))
     return shares
 
 
@@ -118,12 +119,7 @@ def micro_batches(groups: Sequence[Group], budget: int) -> list[list[Group]]:
 
 
 def first_fit(groups: Sequence[Group], budget: int) -> list[list[Group]]:
-    """The largest group first, each into the first pack where it fits.
-
-    >>> groups = [[Sample(GroupKey(0, 0, "a"), [1] * n, [1], [0.0], 0.0)] for n in (1, 4, 3)]
-    >>> [[tokens_of(group) for group in part] for part in first_fit(groups, budget=6)]
-    [[5], [4, 2]]
-    """
+    """The largest group first, each into the first pack where it fits."""
     batches: list[list[Group]] = []
     room: list[int] = []  # tokens that are left in each
     for group in sorted(groups, key=tokens_of, reverse=True):

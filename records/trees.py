@@ -1,22 +1,6 @@
 """Recorded trees: prompts, answers, rewards and what was committed, for a few environments of a step, as JSON.
 
-`trees.jsonl` has one object for each recorded environment of each step, which `report.py` shows:
-
-    {"step": 3, "env": 0,
-     "messages": [{"role": "system", "content": ...}, {"role": "user", "content": ...}, ...],
-     "boards": [["P.#", "..G"], ...],
-     "episodes": [{"trajectory": null, "ended": "done", "solved": true, "stages": [
-         {"turn": 0, "agent": "tool_user", "prompt": [0, 1], "board": 0, "candidates": [
-             {"text": ..., "tokens": 5, "team": 0.33, "local": 0.2, "reward": 0.53, "advantage": -0.7,
-              "truncated": false, "committed": false, "valid": true, "info": {"format": 1.0}, "board": 1,
-              "way": [[0, 0], [0, 1]]}, ...]}, ...]}]}
-
-A stage is one agent in one turn. `prompt` and `board` number the row's `messages` and `boards`, each written once; the
-board is the one before the stage, or after the candidate (`Env.picture`, else `render`; missing where there is none).
-`way`: the cells through which the answer leads. A tree is one episode with K candidates at every stage; plain GRPO
-(chains) gives K episodes, numbered by `trajectory`, with one candidate at every stage.
-
-`boards.jsonl` has the same rows of a few held-out levels at every evaluation, the same levels every time.
+docs/runs.md shows a row of `trees.jsonl` and of `boards.jsonl`, the same for held-out levels at every evaluation.
 """
 
 from collections.abc import Callable

@@ -43,13 +43,9 @@ class CodeEnv(Env):
     progress = 0.0  # the share of golden tests that the committed program passes
 
     def __init__(
-        self,
-        workflow: str = "mas",
-        data: str | None = None,
-        problems: Sequence[Problem] = EXAMPLES,
-        config: str | None = None,
-        timeout: float = 0.0,
-    ):
+        self, workflow: str = "mas", data: str | None = None, problems: Sequence[Problem] = EXAMPLES,
+        config: str | None = None, timeout: float = 0.0,
+    ):  # fmt: skip
         workflows = {"mas": ("coder", "tester"), "single": ("coder",)}
         if workflow not in workflows:
             raise ValueError(f"workflow={workflow!r}: the code task has {' or '.join(workflows)}")

@@ -108,16 +108,9 @@ class MathEnv(Env):
     slow_scoring = True
 
     def __init__(
-        self,
-        workflow: str = "mas",
-        data: str | None = None,
-        problems: Sequence[Question | dict[str, Any]] = (),
-        config: str | None = None,
-        timeout: float = 10.0,
-        reasoners: int = 2,
-        tool_users: int = 1,
-        calls: int = 1,
-    ):
+        self, workflow: str = "mas", data: str | None = None, problems: Sequence[Question | dict[str, Any]] = (),
+        config: str | None = None, timeout: float = 10.0, reasoners: int = 2, tool_users: int = 1, calls: int = 1,
+    ):  # fmt: skip
         team = [f"reasoner_{n + 1}" for n in range(reasoners)] + [f"tool_user_{n + 1}" for n in range(tool_users)]
         workflows: dict[str, tuple[str, ...]] = {
             "mas": ("reasoner", "tool_user"),

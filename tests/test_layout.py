@@ -139,10 +139,10 @@ def nesting(node):
 
 
 def test_the_house_grows_no_more():
-    """The aim is 9,000 lines and 10,000 of tests: these limits may only fall."""
-    assert sum(map(lines, product())) <= 10_550
-    assert sum(path.stat().st_size for path in product()) <= 545_000
-    assert sum(map(lines, (ROOT / "tests").rglob("*.py"))) <= 10_400
+    """These limits may only fall; 9,000 lines was the aim."""
+    assert sum(map(lines, product())) <= 9_400
+    assert sum(path.stat().st_size for path in product()) <= 495_000
+    assert sum(map(lines, (ROOT / "tests").rglob("*.py"))) <= 10_000
     assert sum(map(lines, (ROOT / "exercises").rglob("*.py"))) <= 600
     assert lines(PAGE) <= 400
     assert sum(field.type != "Constant" for field in dataclasses.fields(options.Config)) <= 47

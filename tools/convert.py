@@ -112,16 +112,9 @@ def compared(check: str, name: str, args: list, expected: Any) -> Row:
 
 
 def convert(
-    question: str,
-    name: str,
-    code: str,
-    checks: Sequence[str],
-    shown: int = 0,
-    setup: str = "",
-    inputs: Sequence[list] = (),
-    given: str = "",
-    atol: float = 0.0,
-) -> Row:
+    question: str, name: str, code: str, checks: Sequence[str], shown: int = 0, setup: str = "",
+    inputs: Sequence[list] = (), given: str = "", atol: float = 0.0,
+) -> Row:  # fmt: skip
     """A row whose tests are data, the calls of the function `name` that `checks` make (with the names of `setup`) or
     that have these `inputs`. The first `shown` checks stand in the question. atol: the row's own tolerance of floats.
 
