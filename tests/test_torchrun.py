@@ -118,7 +118,7 @@ FAULTS = {  # what the n-th call of a function does first, and what is then said
     "while the other one samples": ("train", "learning_rate", 2, "die() if rank == {dead} else time.sleep(600)"),
     "before an exchange": ("train", "share_samples", 1, "rank == {dead} and die()"),
     "while a checkpoint is written": ("prepare", "save_checkpoint", 2, "rank == {dead} and die()"),
-    "before the others join": ("prepare", "start", 1, "die() if rank == {dead} else time.sleep(5)"),
+    "before the others join": ("train", "start", 1, "die() if rank == {dead} else time.sleep(5)"),
 }
 
 
