@@ -1,6 +1,7 @@
 """Checkpoints: how a run resumes after being stopped at any moment. What else a run writes: docs/runs.md.
 
-    checkpoints/step-000020/POLICY/    a folder of transformers or peft, and optimizer.safetensors
+    checkpoints/step-000020/POLICY/    a folder of transformers or peft
+    checkpoints/step-000020/POLICY.optimizer.safetensors    beside it: engines load all such files of a folder
     checkpoints/latest                 name of the newest complete checkpoint
 
 A checkpoint is written under a temporary name and renamed when all of it is on the disk, so a kill leaves either all of
@@ -27,7 +28,6 @@ from records.run_folder import checkpoints, read_rows, step_of, write_text
 
 STEPS = ("metrics.jsonl", "timing.jsonl", "trees.jsonl")  # logs with rows of steps
 EVALUATIONS = ("evaluations.jsonl", "boards.jsonl")  # and of evaluations
-OPTIMIZER = "optimizer.safetensors"
 ALONE = World()
 
 
@@ -47,7 +47,7 @@ def save_checkpoint(run: Path, step: int, policies: Mapping[str, Policy], keep: 
     try:
         for name, policy in policies.items():
             policy.save(temporary / name)
-            save_optimizer(policy, temporary / name / OPTIMIZER)
+            save_optimizer(policy, temporary / f"{name}.optimizer.safetensors")
         world.barrier()
         for path in [*temporary.rglob("*"), *(run / name for name in STEPS + EVALUATIONS)] if world.main else ():
             if path.is_file():  # on the disk before the rename makes it visible
@@ -85,7 +85,7 @@ def save_optimizer(policy: Policy, path: Path) -> None:
 def load_optimizers(checkpoint: Path, policies: Mapping[str, Policy]) -> None:
     """Restore the optimizers of policies loaded from it. All ranks call it. ValueError naming a file that is broken."""
     for name, policy in policies.items():
-        path = checkpoint / name / OPTIMIZER
+        path = checkpoint / f"{name}.optimizer.safetensors"
         try:
             with safe_open(path, "pt") as saved:
                 if saved.keys():  # else it has not made a step yet

@@ -33,6 +33,8 @@ def test_every_checkpoint_says_the_last_success_that_was_measured(run, capsys):
         assert f"for {step} steps with AT-GRPO" in text
         assert f"after {tested} steps: **{row['success']:.3f}** (n=4, standard error {row['se']:.3f})" in text
         assert f"```bash\n{read_object(run / 'run.json')['sessions'][0]['command']}\n```" in text
+    # vLLM takes every such file for weights
+    assert len([*(run / "checkpoints/step-000003/planner").glob("*.safetensors")]) == 1
     evaluate.main([f"{run}@1", "--envs", "2"])
     assert "(n=2," in capsys.readouterr().out
 

@@ -145,7 +145,7 @@ KINDS = {  # what a file holds instead (None: it is missing)
     "inputs.json": ("[]", None),
     "config.json": ('{"steps": 3, "lr": "x"}', "{", "[" * 50_000, '{"update": {}}', '{"policies": [1]}', None),
     "checkpoints/latest": ("", "step-000009", "../three", None),
-    f"{NEWEST}/shared/optimizer.safetensors": ("\0" * 99, None),
+    f"{NEWEST}/shared.optimizer.safetensors": ("\0" * 99, None),
     f"{NEWEST}/shared/config.json": ("[]", None),
     f"{NEWEST}/shared/model.safetensors": ("", "\0" * 99),
 }
