@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.loading import checked as checked
 from model.policy import Policy
 from sampling.requests import Completion, Request, Rounds, Stream, answered
 

@@ -84,7 +84,7 @@ class Team:
                 break
         for policy in policies:
             policy.pack_tokens = tokens
-            if again:
+            if again and not checkpointing:
                 checkpoint_layers(policy.model)
 
     def ready(self, name: str) -> Engine:

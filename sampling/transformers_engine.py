@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AutoModelForCausalLM
 from transformers.masking_utils import AttentionMaskInterface
 
+from model.loading import checked
 from model.policy import Policy
-from sampling.engine import Engine, Weights, checked, random_state_kept
+from sampling.engine import Engine, Weights, random_state_kept
 from sampling.requests import Completion, Request
 
 MOST = 32  # answers that share one copy of their prompt: attention pads to the most branches of a prompt

@@ -12,8 +12,9 @@ import torch
 import torch.distributed as dist
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from model.loading import checked
 from model.policy import Policy
-from sampling.engine import Engine, Weights, checked, random_state_kept
+from sampling.engine import Engine, Weights, random_state_kept
 from sampling.requests import Answers, Completion, Request, Stream
 
 # Numbers of sequences that have a CUDA graph; others are padded to the next. vLLM's 51 take seconds longer to capture.
