@@ -15,12 +15,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from tasks.code_values import NOT_DATA, from_data, to_data
-from tasks.data import Row, read_json, read_rows
+from tasks.code_values import from_data, to_data
+from tasks.data import UNREADABLE, Row, read_json, read_problems
 from tasks.sandbox import OUTPUT
-
-UNREADABLE = (*NOT_DATA, AttributeError, zlib.error)  # what a malformed row raises
-
 
 Test = dict[str, Any]  # in its normal form, see `normal_tests`
 
@@ -160,16 +157,8 @@ def read_problem(row: Row) -> Problem:
 
 @cache
 def load_problems(source: str, config: str | None = None) -> tuple[Problem, ...]:
-    """Read a data set once per process. Rows without tests are left out, and a warning says how many.
-
-    ValueError, naming source and row, for a row that `read_problem` cannot read.
-    """
-    problems = []
-    for number, row in enumerate(read_rows(source, config), start=1):
-        try:
-            problems.append(read_problem(row))
-        except UNREADABLE as error:
-            raise ValueError(f"data {source!r}, row {number}: {type(error).__name__}: {error}") from None
+    """Read a data set once per process. Rows without tests are left out, and a warning says how many."""
+    problems = read_problems(source, config, read_problem)
     kept = tuple(problem for problem in problems if problem.tests)
     if not kept:
         raise ValueError(f"data {source!r}: no row has tests")

@@ -5,11 +5,15 @@ import random
 import re
 import sys
 import unicodedata
-from collections.abc import Iterable
+import zlib
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from tasks.code_values import NOT_DATA
+
 Row = dict[str, Any]
+UNREADABLE = (*NOT_DATA, AttributeError, zlib.error)  # what a malformed row raises
 
 # Data sets hold integers of more digits than Python reads by default; a million would take minutes.
 sys.set_int_max_str_digits(100_000)
@@ -52,6 +56,17 @@ def read_rows(source: str, config: str | None = None) -> list[Row]:
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"data {source!r}: no rows, or not objects only (a .json file holds one list of them)")
     return rows
+
+
+def read_problems(source: str, config: str | None, read: Callable[[Row], Any]) -> list[Any]:
+    """What `read` makes of every row. ValueError, naming source and row, for one that it cannot read."""
+    problems = []
+    for number, row in enumerate(read_rows(source, config), start=1):
+        try:
+            problems.append(read(row))
+        except UNREADABLE as error:
+            raise ValueError(f"data {source!r}, row {number}: {type(error).__name__}: {error}") from None
+    return problems
 
 
 def _read(text: bytes, place: str) -> Any:

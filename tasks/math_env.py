@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from envs import Env, InfraError, Message, Reward
-from tasks import data as datasets
 from tasks import sandbox
 from tasks.boards import check
+from tasks.data import fixed_order, read_problems
 from tasks.fences import extract_code, shorten, visible
 from tasks.math_text import clean, extract_answer
 
@@ -69,14 +69,8 @@ def read_problem(row: dict[str, Any]) -> Question:
 
 
 def load_problems(source: str, config: str | None = None) -> tuple[Question, ...]:
-    """The questions of a `.jsonl` or `.json` file or of a hub id. Raises as `data.read_rows`."""
-    questions = []
-    for number, row in enumerate(datasets.read_rows(source, config), start=1):
-        try:
-            questions.append(read_problem(row))
-        except ValueError as error:
-            raise ValueError(f"data {source!r}, row {number}: {error}") from None
-    return tuple(questions)
+    """The questions of a data set. Raises as `data.read_problems`."""
+    return tuple(read_problems(source, config, read_problem))
 
 
 _BOXED = r"Put your final answer in \boxed{}."
@@ -128,7 +122,7 @@ class MathEnv(Env):
         self.problems: tuple[Question, ...] = given if data is None else load_problems(data, config)
         if not self.problems:
             raise ValueError("math: give data= (a .jsonl file or a hub id), or problems=, at least one")
-        self.order = datasets.fixed_order(len(self.problems))
+        self.order = fixed_order(len(self.problems))
         self.timeout = timeout
         self.reset(0)
 

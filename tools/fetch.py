@@ -20,7 +20,7 @@ from typing import NamedTuple
 from records.console import errors_in_one_line, say
 from records.run_folder import write_text
 from tasks import code_data, math_env
-from tasks.data import Row, hub, normalize_question, read_rows
+from tasks.data import UNREADABLE, Row, hub, normalize_question, read_rows
 from tasks.sandbox import set_mode, use_bubblewrap
 from tools.convert import READERS, plain_row
 
@@ -72,7 +72,7 @@ def usable(source: Source, taken: set[str], counts: Counter[str]) -> Iterator[Ro
                 reason = "left out: no tests"
             if question_of(row) in taken:
                 reason = "left out: also in an evaluation set"
-        except code_data.UNREADABLE:
+        except UNREADABLE:
             reason = "left out: unreadable"
         counts[reason] += 1
         if reason == "rows":
@@ -117,7 +117,7 @@ def convert_file(name: str, source: str, target: Path) -> None:
     def converted(row: Row) -> Row | None:
         try:
             return {"task_id": row.get("task_id"), **READERS[name](row)}
-        except (*code_data.UNREADABLE, StopIteration, SyntaxError) as error:
+        except (*UNREADABLE, StopIteration, SyntaxError) as error:
             say(f"left out {row.get('task_id')}: {type(error).__name__}: {error}")
             return None
 
