@@ -1,1 +1,1 @@
-"""The tasks: three board games, mathematics and code; reading data, grading answers, running programs. No torch."""
+"""The tasks: three board games, mathematics and code; reading data, grading answers, running programs."""

@@ -1,4 +1,4 @@
-"""What the three board games share: answer lines, the two roles and their local rewards. No torch."""
+"""What the three board games share: answer lines, the two roles and their local rewards."""
 
 import copy
 import json
@@ -21,7 +21,7 @@ MAX_MOVES = 200  # moves of a plan that are read
 def parse_answer(text: str) -> list | None:
     """The list after the last `####` marker, None when there is no marker or no readable list behind it.
 
-    Nothing is ever evaluated: bare words are quoted, the rest is read as JSON, and text after the list is ignored.
+    Nothing is evaluated: bare words are quoted, then it is JSON. Text after the list is ignored.
 
     >>> parse_answer("so I go right\\n#### [R, 'down', D] done")
     ['R', 'down', 'D']
@@ -71,18 +71,18 @@ def check(name: str, value: Any, choices: range | tuple) -> None:
 
 
 class Board(Env):
-    """The workflows, the two roles and their local rewards.
+    """A board game for two roles, whose workflows and local rewards are the same in all of them.
 
-    workflow `mas`: a tool user proposes an answer, then the planner, who sees the proposal, decides (sequential).
+    workflow `mas`: a tool user proposes an answer, then the planner sees the proposal and decides.
     workflow `single`: the planner alone. With `calls=2` it answers twice a turn, and sees its draft when it decides.
     workflow `tool`: the tool user alone.
-    tool `python`: a proposal is a fenced program, which gets the board as Python to copy; the answer line that it
+    tool `python`: a proposal is a fenced program, whose author has the board as Python to copy. The answer line that it
     prints is proposed (a list in its last line is enough). Both roles see the program and its output or error.
 
     Local rewards: .1 format + .1 legal (planner) or executes (tool user) + .8 * share. Roles and weights are the
-    paper's (appendix A.1). The shares are ours, because a policy learns to exploit measures that pay for an empty plan,
-    a bump or a push on and off again. `executes`: the proposal is legal, or the program ended well and printed an
-    answer that can be read. The team reward of a proposal is what the team would get for it, computed on a copy.
+    paper's (appendix A.1). The shares are ours: they never pay for an empty plan, a bump, or a push on and off again.
+    `executes`: the proposal is legal, or the program ended well and printed an answer that can be read. The team reward
+    of a proposal is what the team would get for it.
     """
 
     # What a game brings:
@@ -90,9 +90,9 @@ class Board(Env):
     ANSWER: str  # how to write an answer line
     PRINT: str  # how a program prints one
     _generate: Callable[[np.random.Generator], bool]  # try to make a level
-    _describe: Callable[[str], str]  # the state in words, as this role sees it; "" for people
+    _describe: Callable[[str], str]  # the state as this role sees it; "" for people
     _definitions: Callable[[], str]  # the state as lines of Python
-    # change the state: team reward, legal, share (of an empty answer 0), feedback for the next prompt
+    # change the state: team reward, legal, share (0 for an empty answer), feedback for the next prompt
     _apply: Callable[[list], tuple[float, bool, float, str]]
     _noise: Callable[[np.random.Generator, float], list]  # an answer, each part good with this probability, else random
 
@@ -122,12 +122,12 @@ class Board(Env):
         """Set the state to the start of the current level; subclasses extend it."""
         self.done = self.solved = False
         self.note, self.best, self.way = "This is the first turn.", 0.0, ()  # `best`: highest potential so far
-        self.proposal: str | None = None  # that of this turn, as the planner will see it
-        self.program = ""  # the program of this turn and its result, as the planner will see them
-        self.result = ""  # the result of the last program, as its author will see it
+        self.proposal = "none"  # of this turn, as the planner sees it
+        self.program = ""  # of this turn, with its result, as the planner sees them
+        self.result = ""  # of the last program, as its author sees it
 
     def reset(self, seed: int) -> Any:
-        """Make the level of this seed (a level that was given as text stays itself) and start it."""
+        """Make the level of this seed and start it. A level that was given as text stays itself."""
         rng = np.random.default_rng(seed)
         if self.tries and not any(self._generate(rng) for _ in range(self.tries)):
             raise ValueError(f"no level found in {self.tries} tries: choose a larger board, or fewer blocks or boxes")
@@ -142,7 +142,7 @@ class Board(Env):
         ending = f"{PROGRAM}{self.PRINT}, which shows " if programs else "End with one line: "
         state = (
             role,
-            f"proposal {self.proposal or 'none'}" if agent != self.agents[0] else "",
+            f"proposal {self.proposal}" if agent != self.agents[0] else "",
             self.result if programs else self.program,
             self._describe(role),
             f"The board in Python:\n{self._definitions()}" if programs else "",
@@ -164,7 +164,7 @@ class Board(Env):
         twin = self if decides else self.copy()
         team, legal, share, note = twin._apply(answer or [])
         self.way = twin.way
-        self.proposal = None if decides or answer is None else _written(answer)
+        self.proposal = "none" if decides or answer is None else _written(answer)
         if decides:
             self.program = ""
             self.note = "Your last answer had no readable answer line." if answer is None else note
@@ -180,10 +180,10 @@ class Board(Env):
 
 
 def _run_program(code: str | None) -> tuple[list | None, str]:
-    """What a program printed, its answer line or else the list in its last lines, and what is told. InfraError."""
+    """The answer line that a program printed, or else the list in its last lines, and what is told. InfraError."""
     if code is None:
         return None, "There was none: no fenced python block that can be read."
-    result = sandbox.run_program(code, stdin="", timeout=TOOL_SECONDS)
+    result = sandbox.run_program(code, timeout=TOOL_SECONDS)
     if result.status == "infra":
         raise InfraError(f"the tool user's program could not be run: {result.stderr}")
     shown = shorten(code.strip(), MAX_PROGRAM)
@@ -208,7 +208,7 @@ def beside(cell: Cell, move: str, steps: int = 1) -> Cell:
 
 
 def distances(starts: Iterable, neighbours: Callable[[Any], Iterable], most: float = inf) -> dict[Any, int]:
-    """Steps from the nearest of `starts` to all that can be reached, breadth first. ValueError beyond `most` states."""
+    """Steps from the nearest of `starts` to all that can be reached. ValueError beyond `most` states."""
     found = dict.fromkeys(starts, 0)
     queue = list(found)
     for here in queue:  # it grows meanwhile
@@ -237,10 +237,7 @@ def with_arrows(picture: Sequence[str], way: Sequence[Cell]) -> str:
 
 
 class Walk(Board):
-    """A board on which an answer is a list of moves, carried out one by one; a turn takes at most `max_moves`.
-
-    "U", "up", "Up" are one move; anything that is no move counts as an impossible one.
-    """
+    """A board on which an answer is a list of moves. "U", "up", "Up" are one; what is no move is an impossible one."""
 
     ANSWER, PRINT = "#### [moves], for example #### [U, R, R]", "print('####', moves)"
     TITLE = TASK = HINT = ""  # parts of the rules
@@ -263,7 +260,7 @@ class Walk(Board):
         )
 
     def _walk(self, answer: list) -> tuple[bool, str]:
-        """Carry out a plan: whether every move was possible and within the limit, and the feedback."""
+        """Carry out a plan: was every move possible and within the limit, and the feedback."""
         moves, bumps, self.way = answer[:MAX_MOVES], 0, (self.position,)
         for word in moves[: self.max_moves]:
             if move := SPELLINGS.get(str(word).strip().lower()):

@@ -1,8 +1,8 @@
-"""Data sets of programming problems: rows of four formats become `Problem`s. Nothing is run here.
+"""Data sets of programming problems: rows become `Problem`s. Nothing is run here.
 
-The format is detected from the fields of a row: APPS, CodeContests, LiveCodeBench, and plain JSONL: {"question",
-"tests": [{"input", "output"} | {"fn_name", "args", "expected"}], "examples", "solutions", "given"}. HumanEval, MBPP and
-MBPP+ become plain JSONL once, by `python -m tools.fetch`. A row is read as it stands or not at all.
+The fields of a row tell its format: APPS, CodeContests, LiveCodeBench, or plain JSONL: {"question", "tests": [{"input",
+"output"} | {"fn_name", "args", "expected"}], "examples", "solutions", "given"}. HumanEval, MBPP and MBPP+ become plain
+JSONL once, by `python -m tools.fetch`. A row is read as it stands or not at all.
 """
 
 import base64
@@ -19,13 +19,11 @@ from tasks.code_values import from_data, to_data
 from tasks.data import UNREADABLE, Row, read_json, read_problems
 from tasks.sandbox import OUTPUT
 
-Test = dict[str, Any]  # in its normal form, see `normal_tests`
+Test = dict[str, Any]  # see `normal_tests`
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """One task."""
-
     question: str  # what both agents read
     tests: tuple[Test, ...] = ()  # the golden ones, never shown
     fn_name: str | None = None  # the function to write; None: a program that reads standard input
@@ -35,14 +33,14 @@ class Problem:
 
 def normal_tests(tests: Iterable[Any]) -> list[Test]:
     """Tests of one program in their normal form: {"input": text, "output": text} for programs that read standard input;
-    {"fn_name", "args": list, "expected"} for functions and methods of `class Solution`, or as text, one JSON value a
-    line, under "args" or "input" and "output".
+    {"fn_name", "args": list, "expected"} for functions and methods of `class Solution`, also given as text, one JSON
+    value a line, under "args" or "input" and "output".
 
     "accept" lists other right answers. A call may have "given", code that stands before the program; "atol", a
     tolerance of floats; "compare", "set" where only the items count and "truth" where only truth does; "exact", true
     when its values are written as by `to_data`.
 
-    ValueError for anything else, for a mixture, and for an answer longer than what a program may write.
+    ValueError for anything else, for a mixture, and for an answer longer than a program may write.
     """
     try:
         found = list(map(_normal, tests))
@@ -111,7 +109,7 @@ def _live_code_bench(row: Row) -> Problem:
     parts = []
     for packed in row["public_test_cases"], row["private_test_cases"]:
         if not packed.lstrip().startswith("["):  # JSON in a pickled text in zlib in base64
-            # The pickle is taken apart and never run.
+            # the pickle is taken apart and never run
             operations = pickletools.genops(zlib.decompress(base64.b64decode(packed)))
             (packed,) = [text for _, text, _ in operations if isinstance(text, str)]
         parts.append([{**kind, "input": test["input"], "output": test["output"]} for test in read_json(packed)])
@@ -139,7 +137,7 @@ def _starter(row: Row) -> str:
     return f"\n\n```python\n{code}\n```" if code.strip() else ""
 
 
-READERS: dict[tuple[str, ...], Callable[[Row], Problem]] = {  # fields of a format -> its reader
+READERS: dict[tuple[str, ...], Callable[[Row], Problem]] = {  # by the fields of a format
     ("question_content", "public_test_cases", "private_test_cases"): _live_code_bench,
     ("description", "public_tests"): _code_contests,
     ("question", "input_output"): _apps,
@@ -148,7 +146,7 @@ READERS: dict[tuple[str, ...], Callable[[Row], Problem]] = {  # fields of a form
 
 
 def read_problem(row: Row) -> Problem:
-    """A row of any of the four formats. ValueError for others, one of UNREADABLE for one that cannot be read."""
+    """A row of any of the formats. ValueError for others, one of UNREADABLE for one that cannot be read."""
     for fields, reader in READERS.items():
         if row.keys() >= {*fields}:
             return reader(row)
@@ -170,11 +168,14 @@ def load_problems(source: str, config: str | None = None) -> tuple[Problem, ...]
 
 # Problems for a first look and for tests, used when no data is named.
 EXAMPLES = tuple(
-    Problem(f"Write a function {name} that {text}", tuple(normal_tests(tests)), name, solutions=(code,))
+    _problem(
+        f"Write a function {name} that {text}",
+        [{"fn_name": name, "args": args, "expected": expected} for args, expected in calls],
+        solutions=[code],
+    )
     for name, text, code, calls in (
         ("add", "adds two integers.", "def add(a, b): return a + b", [([1, 2], 3), ([5, 5], 10), ([-3, 1], -2)]),
         ("count_a", "counts the a's.", "def count_a(s): return s.count('a')", [(["tree"], 0), (["banana"], 3)]),
         ("flip", "reverses a list.", "def flip(items): return items[::-1]", [([[1, 2, 3]], [3, 2, 1]), ([[]], [])]),
     )
-    for tests in [[{"fn_name": name, "args": args, "expected": expected} for args, expected in calls]]
 )

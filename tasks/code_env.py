@@ -1,7 +1,4 @@
-"""Code: a coder and a tester work on one programming problem: roles, prompts and rewards.
-
-Verdicts in `code_grading.py`, comparison in `code_values.py`, problems in `code_data.py`.
-"""
+"""Code: a coder and a tester work on one programming problem: roles, prompts and rewards."""
 
 import copy
 import json
@@ -26,17 +23,17 @@ class CodeEnv(Env):
 
     Both act at once. A new answer replaces the agent's last one; one that cannot be read leaves it. `mas` ends when the
     committed program passes the tester's committed tests, which is agreement, not success; `single` when it passes the
-    examples in the prompt, and never before the last turn where there are none. `solved`: it passes all golden tests.
+    examples in the prompt, and where there are none, after the last turn. `solved`: it passes all golden tests.
 
-    Team reward: share of golden tests that the candidate program passes; the tester's is that of the committed program.
-    Local rewards. Coder: .1 the program parses, .1 it runs through the first golden input and gives something, .8
-    golden share. Tester: .2 its tests can be read, .8 times the share of them that are its own (not `copied`) and that
-    a reference solution passes. These weights are the paper's; what follows is ours (docs/differences.md). The .8 are
-    halved when a program that prints (returns) nothing passes all of the tests, the cheapest way to agree. Without a
-    reference nobody knows whether tests are right: a committed program that passes all golden tests stands in for it.
+    Team reward: share of golden tests that the program passes; the tester's is that of the committed program.
+    Local rewards. Coder: .1 the program parses, .1 it gives something for the first golden input, .8 golden share.
+    Tester: .2 its tests can be read, .8 times the share of them that are its own (not `copied`) and that a reference
+    solution passes. These weights are the paper's; what follows is ours (docs/differences.md). The .8 are halved when a
+    program that prints (returns) nothing passes all of the tests, the cheapest way to agree. Without a reference
+    nobody knows which tests are right, unless the committed program passes all golden tests: then it stands in for it.
 
     Options: `data` (file or hub id) with `config`, or `problems`; `timeout`, see `grade_program`. Seed s is
-    problem order[s % len(problems)] of one fixed permutation.
+    problem order[s % len(problems)].
     """
 
     simultaneous = slow_scoring = runs_programs = True
@@ -153,8 +150,7 @@ class CodeEnv(Env):
 
 
 def read_tests(text: str, like: Test) -> list[Test] | None:
-    """The tests in the last fenced json block, at most WRITTEN_TESTS of them, of the same function as the golden test
-    `like`; None when they cannot be read."""
+    """The first WRITTEN_TESTS in the last json block, of the function of the golden test `like`. None: unreadable."""
     block = last_block(text, ("json",), lambda block: True) or ""
     fields = ("args", "expected") if "fn_name" in like else ("input", "output")
     more = {name: like[name] for name in ("fn_name", "given") if name in like}
@@ -174,8 +170,8 @@ _ALIKE |= dict.fromkeys((";", "|", "and"), ",")
 
 
 def copied(test: Test, problem: Problem) -> bool:
-    """Whether the input of a test stands in the question or an example. For a program: as lines, or as several words in
-    a row. For a function: in brackets, after names with `=` or `:`, or several values or a list with items in a row.
+    """Does the input of a test stand in the question or an example? For a program: as lines, or as several words in a
+    row. For a function: in brackets, after names with `=` or `:`, or several values or a list with items in a row.
 
     2.0 is 2; quotes, kinds of brackets and the name of the function do not count.
     """
@@ -206,7 +202,7 @@ def _parts(text: str) -> str:
 
 
 def _shown(test: Test, limit: int) -> str:
-    """A test as an agent reads it: JSON, or Python where JSON has no word for it, and shortened."""
+    """A test as an agent reads it: JSON, or Python where JSON has no word for it."""
     fields = {key: test[key] for key in ("args", "expected", "input", "output") if key in test}
     try:
         return shorten(json.dumps(fields), limit)

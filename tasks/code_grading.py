@@ -1,8 +1,7 @@
 """Verdicts on programs: run them in the sandbox on test inputs, and compare the results outside it.
 
-A test sends its *input* into the sandbox, what the program printed or returned comes back as data of exact builtin
-types (`to_data`), and only here is it compared with the expected answer. So a program that forges output, patches
-`print` or returns objects that claim to equal everything can only give an answer, never a verdict.
+Only the *input* of a test goes into the sandbox, and data of exact builtin types (`to_data`) comes back. So a program
+that forges output, patches `print` or returns objects that claim to equal everything gives an answer, never a verdict.
 """
 
 import importlib
@@ -24,8 +23,8 @@ from tasks.sandbox import run_many, run_program
 GOLDEN_TESTS, SOLUTIONS = 50, 5  # used per problem: more would cost time and hardly ever change a verdict
 SECONDS = {True: 3.0, False: 6.0}  # whether a function is asked for -> limit unless a caller says otherwise
 ALL_SECONDS = 30.0  # for all tests of a program that reads standard input
-PATIENCE = 3  # timeouts after which such a program is not run any more; new processes for a function that crashes
-SHOWN = 300  # characters of what came back from a test that are kept for feedback
+PATIENCE = 3  # timeouts after which such a program is not run again; new processes for a function that crashes
+SHOWN = 300  # characters of what came back from a test, for feedback
 
 # Modules whose names programs on LeetCode use without an import. Where two have a name, the later one gives it.
 MODULES = "sys json io time string re random statistics fractions decimal datetime copy operator typing enum "
@@ -36,10 +35,10 @@ USUAL = {  # such a name -> the module that has it, or that it is
     for name in getattr(module, "__all__", None) or dir(module)
 } | {key: key for key in MODULES.split()}
 
-# The program around a function. The first line of its input is the job, every further one the arguments of a test; for
-# each of them it writes one line, [status, value]. A crash takes no line with it that was written before.
+# The program around a function. The first line of its input is the job, every further one the arguments of a test, for
+# which it writes one line, [status, value]. A crash takes no earlier line with it.
 FUNCTION = f"""
-import _signal, builtins, marshal, os, sys, time  # signal and json would take longer than most programs
+import _signal, builtins, marshal, os, sys, time  # signal and json take longer than most programs
 from _json import encode_basestring_ascii, make_encoder
 {inspect.getsource(to_data)}
 (code, given, name, usual, seconds), *inputs = [marshal.loads(bytes.fromhex(line)) for line in sys.stdin]
@@ -76,27 +75,25 @@ for place, args in enumerate(inputs, start=1):
     # A test that hangs does not take the time of the others.
     _signal.setitimer(_signal.ITIMER_REAL, left / 2 if place < len(inputs) else left)
     print(answer(call, args) if failure == '["ok",null]' else failure, file=channel, flush=True)
-os._exit(0)  # tearing the interpreter down would take longer than the tests
+os._exit(0)  # to tear the interpreter down takes longer than the tests
 """
 
 
 class Grade(NamedTuple):
-    """score: share of tests passed; statuses: one a test, "ok", "wrong" or what stopped the run (`sandbox.Result`)."""
-
-    score: float
+    score: float  # share of tests passed
     passed: bool  # all of them
-    statuses: tuple[str, ...]
+    statuses: tuple[str, ...]  # of each test: "ok", "wrong" or what stopped the run (`sandbox.Result`)
     outputs: tuple[str, ...]  # what came back, shortened: for feedback, not for judging
 
 
 def grade_program(code: str, tests: Sequence[dict[str, Any]], timeout: float = 0.0) -> Grade:
-    """Run a program on tests (`code_data.normal_tests` has their forms). ValueError for others, InfraError when the
-    sandbox fails.
+    """Run a program on tests (see `normal_tests`). ValueError for those of another form, InfraError when the sandbox
+    fails.
 
-    A function, or a method of class Solution: one process for all tests, `timeout` seconds in all (0: SECONDS). After
-    a crash, or a test that takes half of the seconds left, a new process goes on with the next test, PATIENCE times.
-    A program: a process and `timeout` seconds for each test, until PATIENCE of them ran out of time or ALL_SECONDS are
-    over. Tests that are not run have the status of what ended the run.
+    A function: one process for all tests, `timeout` seconds in all (0: SECONDS). After a crash, or a test that takes
+    half of the seconds left, a new process goes on with the next test, PATIENCE times. A program: a process and
+    `timeout` seconds for each test, until PATIENCE of them ran out of time or ALL_SECONDS are over. Tests that are not
+    run have the status of what ended the run.
     """
     if not tests:
         raise ValueError("a program cannot be graded without tests")
@@ -122,7 +119,7 @@ def grade_program(code: str, tests: Sequence[dict[str, Any]], timeout: float = 0
     return Grade(score, score == 1.0, statuses, tuple(shown for _, _, shown in replies))
 
 
-Reply = tuple[str, Any, str]  # status, the text that was printed or the value that was returned, and what people see
+Reply = tuple[str, Any, str]  # status, the printed text or returned value, and what people see
 
 
 def _run(code: str, tests: Sequence[Test], end: float, timeout: float) -> tuple[list[Reply], bool]:
@@ -133,7 +130,7 @@ def _run(code: str, tests: Sequence[Test], end: float, timeout: float) -> tuple[
 
 
 def call(code: str, tests: Sequence[Test], end: float) -> tuple[list[Reply], bool]:
-    """The replies of a function to the first tests, until `end` of time.monotonic(), and whether it crashed."""
+    """The replies of a function to the first tests, and whether it crashed."""
     usual = {word: USUAL[word] for word in re.findall(r"\w+", code) if word in USUAL}
     left = end - time.monotonic()
     job = (code, tests[0].get("given", ""), tests[0]["fn_name"], usual, left)
@@ -176,12 +173,12 @@ def is_right(test: Test, value: Any) -> bool:
 
 
 def golden_tests(problem: Problem) -> tuple[Test, ...]:
-    """The tests that decide: the first GOLDEN_TESTS of a problem."""
+    """The tests that decide."""
     return problem.tests[:GOLDEN_TESTS]
 
 
 @cache
 def reference_solution(problem: Problem, timeout: float = 0.0) -> str | None:
-    """The first of at most SOLUTIONS that passes the golden tests (data sets list wrong ones too), or None."""
+    """The first of SOLUTIONS that passes the golden tests (data sets list wrong ones too), or None."""
     tests = golden_tests(problem)
     return next((code for code in problem.solutions[:SOLUTIONS] if grade_program(code, tests, timeout).passed), None)

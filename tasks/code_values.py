@@ -1,7 +1,6 @@
 """Right or wrong: what a program printed or returned against what is expected; and the form in which values travel.
 
-A program chooses what comes back. So everything here takes time in proportion to its size, and what is not plain data
-raises one of NOT_DATA.
+A program chooses what comes back, so everything takes linear time, and what is not plain data raises one of NOT_DATA.
 """
 
 import collections
@@ -19,8 +18,8 @@ _NUMBER = re.compile(r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?
 def same_output(expected: str, printed: str) -> bool:
     """Line by line; blanks around lines and empty lines around the text do not count, as in LiveCodeBench.
 
-    Integers must be equal, floats within TOLERANCE; nan matches nothing. "2" accepts "2.0" but not "2.0000001". Digits
-    after a leading zero are text, not a number: "0011" is not "11".
+    Integers must be equal, floats within TOLERANCE; nan matches nothing. "2" accepts "2.0" but not "2.0000001". With a
+    leading zero digits are text: "0011" is not "11".
     """
     lines = ("\n".join(line.strip() for line in text.strip().split("\n")) for text in (expected, printed))
     wanted, got = (re.split(r"(\s+)", text) for text in lines)  # words and, at every second place, blanks
@@ -44,8 +43,8 @@ def _close(wanted: Any, got: Any, atol: float = 0.0) -> bool:
 
 
 def same_value(expected: Any, returned: Any, atol: float = 0.0) -> bool:
-    """Equality of returned data: integers exactly, floats within TOLERANCE or `atol`, nan never. A tuple equals a list,
-    and apart from numbers nothing else equals a value of another type. OverflowError beyond all floats."""
+    """Equality of data: integers exactly, floats within TOLERANCE or `atol`, nan never. A tuple equals a list; apart
+    from numbers nothing else equals a value of another type. OverflowError beyond all floats."""
     if isinstance(expected, (list, tuple)):
         alike = isinstance(returned, (list, tuple)) and len(expected) == len(returned)
         return alike and all(same_value(*pair, atol) for pair in zip(expected, returned, strict=True))
@@ -67,7 +66,7 @@ def distinct(items: Iterable[Any]) -> set:
 
 
 def to_data(value):
-    """Data of exact builtin types in a form that JSON keeps. TypeError for anything else. Runs in the sandbox too."""
+    """Data of exact builtin types in a form that JSON keeps, else TypeError. Runs in the sandbox too."""
     kind = type(value)
     if value is None or kind in (str, bool, float):
         return value

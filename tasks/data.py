@@ -20,7 +20,7 @@ sys.set_int_max_str_digits(100_000)
 
 
 def read_json(text: str) -> Any:
-    """json.loads, with a ValueError also for a key that stands twice, half a surrogate pair, and deep nesting."""
+    """json.loads, with a ValueError also for a repeated key, half a surrogate pair, and deep nesting."""
     try:
         value = json.loads(text, object_pairs_hook=_object)
         if re.search(r"\\u[dD][89a-fA-F]", text):
@@ -37,10 +37,10 @@ def _object(pairs: list[tuple[str, Any]]) -> Row:
 
 
 def read_rows(source: str, config: str | None = None) -> list[Row]:
-    """All rows of a data set, in file order. Hub ids have a configuration, and may name a split: "openai/gsm8k:test".
+    """All rows of a data set, in its order. Hub ids have a configuration, and may name a split: "openai/gsm8k:test".
 
-    Raises FileNotFoundError (no such file), ValueError (malformed, naming file and line; empty; not a source at all)
-    and ImportError (a hub id without the package `datasets`).
+    FileNotFoundError; ValueError when it is malformed (naming file and line), empty, or no source at all; ImportError
+    for a hub id without the package `datasets`.
     """
     path = Path(source)
     if path.suffix == ".jsonl":
@@ -86,19 +86,19 @@ def hub(source: str) -> Any:
 
 
 def fixed_order(count: int) -> tuple[int, ...]:
-    """A permutation of range(count). Seed s is item order[s % count]: files that are sorted by topic come mixed."""
+    """A permutation of range(count), so that files that are sorted by topic come mixed."""
     order = list(range(count))
     random.Random(0).shuffle(order)  # its own generator: the global one stays untouched
     return tuple(order)
 
 
 def normalize_question(text: str) -> str:
-    """Text by which two questions count as the same: Unicode forms, case and white space do not matter."""
+    """A question without what does not tell it from others: Unicode forms, case and white space."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def check_disjoint(training: Iterable[str], held_out: Iterable[str]) -> None:
-    """ValueError, with the question, when one of training is held out too (see `normalize_question`)."""
+    """ValueError, with the question, when one of training is held out too."""
     known = set(map(normalize_question, training))
     for question in held_out:
         if normalize_question(question) in known:

@@ -1,4 +1,4 @@
-"""Texts of models: their fenced blocks, and what others see of them. All of it takes linear time."""
+"""Texts of models: their fenced blocks, and what others see of them. All in linear time."""
 
 import ast
 import re
@@ -6,7 +6,7 @@ import textwrap
 import warnings
 from collections.abc import Callable, Sequence
 
-MAX_CODE = 30_000  # characters that are parsed in search of a program, all blocks together: about 0.1 s
+MAX_CODE = 30_000  # characters that are parsed in search of a program, about 0.1 s
 
 _THOUGHT = re.compile(r"([<[◁]/?(?:seed:)?think\s?[]>▷]|</?(?:thinking|thoughts?|reasoning)>)", re.IGNORECASE)
 _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})(.*)$", re.MULTILINE)  # no two parts can match the same text: linear time
@@ -14,7 +14,7 @@ warnings.filterwarnings("ignore", module=re.escape("<answer>"))  # a model's inv
 
 
 def visible(text: str) -> str:
-    """A response without its thoughts: <think>, <thinking> and the like, also unclosed, or opened by the template."""
+    """A response without its thoughts (<think>, <thinking>, ...), also unclosed ones, or opened by the template."""
     first, *rest = _THOUGHT.split(text)
     parts, thinking = [first], False
     for tag, part in zip(rest[::2], rest[1::2], strict=True):
@@ -31,7 +31,7 @@ def extract_code(text: str) -> str | None:
 
 
 def last_block(text: str, tags: Sequence[str], whole: Callable[[str], bool]) -> str | None:
-    """The last `whole` block that is fenced with one of the tags, from the visible text, or None.
+    """The last `whole` block of the visible text that is fenced with one of the tags, or None.
 
     A fence inside a string closes nothing: a block that is not whole goes on to the first fence up to which it is. None
     where the last fence is unclosed (a cut-off answer), or the blocks from this one on have over MAX_CODE characters.
@@ -74,7 +74,7 @@ def _parses(code: str) -> bool:
 
 
 def shorten(text: str, limit: int) -> str:
-    """What other prompts repeat of a text: the beginning and, twice as long, the end, where answers and errors stand.
+    """The beginning of a text and, twice as long, its end, where answers and errors stand.
 
     >>> shorten("a" * 10 + "b" * 50, 15)
     'aaaaa\\n... (45 more characters)\\nbbbbbbbbbb'

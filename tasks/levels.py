@@ -1,4 +1,4 @@
-"""The levels of a run: the task from its options, built once, and which seed each level has. No torch."""
+"""The levels of a run: the task from its options, built once, and which seed each level has."""
 
 import ast
 import inspect
@@ -20,13 +20,13 @@ ELSEWHERE = ("workflow", "data", "problems", "max_turns")  # parameters of a tas
 
 @dataclass(frozen=True)
 class Levels:
-    """The environments of a run: two prototypes, of which every level is a copy. All seeds of levels come from here."""
+    """Two prototypes, of which every level of a run is a copy. All seeds of levels come from here."""
 
     training_env: Env
     held_out_env: Env
 
     def training(self, seed: int, step: int, i: int, envs_per_step: int) -> Env:
-        """Level `i` of the `envs_per_step` of a step, in the run with this seed."""
+        """Level `i` of a step, in the run with this seed."""
         return self.training_env.copy().reset(seed=seed * TRAINING_LEVELS + step * envs_per_step + i)
 
     def held_out(self, number: int) -> Env:
@@ -49,7 +49,7 @@ def make_levels(
 ) -> Levels:  # fmt: skip
     """The levels of a task; `max_turns` goes to a constructor that takes it. `training=False`: --data may be missing.
 
-    Raises ValueError on options that the task does not have, and unless the held-out problems are new.
+    ValueError on options that the task does not have, and unless the held-out problems are new.
     """
     options, takes = parse_pairs(task, env_options), inspect.signature(task_class(task)).parameters
     if max_turns and "max_turns" in takes:

@@ -8,8 +8,8 @@ r"""Mathematics: a reasoner thinks, a tool user computes, and in the larger team
 | `tool` | `tool_user` | the tool user's | as `single` |
 | `ensemble` | `reasoner_1`.., `tool_user_1`.., `judge` | the judge's | all of them gave the same answer |
 
-Agreement only ends the episode; `solved` means that the team's answer equals the gold. Everybody sees, shortened, what
-all did in the previous turn, and its own failure; the judge and a second answer see the others of this turn too.
+Agreement only ends the episode; `solved` means that the team's answer equals the gold. Everybody sees what all did in
+the previous turn, and its own failure; the judge and a second answer see the others of this turn too.
 """
 
 import copy
@@ -34,23 +34,21 @@ from tasks.fences import extract_code, shorten, visible
 from tasks.math_text import clean, extract_answer
 
 SHOWN = 300  # characters of an answer, or of what a program printed, that other prompts repeat
-WORK_SHOWN = 1_000  # characters of a response (its reasoning or program) that other prompts repeat
-MAX_LENGTH = 300  # characters of an answer that are read as mathematics; a longer text equals only itself
+WORK_SHOWN = 1_000  # characters of the reasoning or the program that they repeat
+MAX_LENGTH = 300  # characters of an answer that is read as mathematics; a longer text equals only itself
 LIMIT = 2  # seconds of a worker's CPU, after which an answer is not equal
 WORKERS = max(2, min(8, os.cpu_count() or 1))
 
 
 @dataclass(frozen=True)
 class Question:
-    """One task: the question as shown, its gold answer, and how far numbers may be from it (see `math_equal`)."""
-
-    question: str
-    answer: str
-    tolerance: float = 0.0
+    question: str  # as shown
+    answer: str  # the gold
+    tolerance: float = 0.0  # see `math_equal`
 
 
 def read_problem(row: dict[str, Any]) -> Question:
-    """One row of a data set; its fields tell its format (docs/data.md). ValueError if none fits.
+    """A row of any of the formats in docs/data.md; ValueError for others.
 
     The gold is all of a list, what follows `####` in a text, or the last box of a `solution`.
     """
@@ -64,7 +62,7 @@ def read_problem(row: dict[str, Any]) -> Question:
     gold = (extract_answer(gold) or "") if told == "solution" else gold.rpartition("####")[2].strip()
     if not isinstance(question, str) or not question.strip() or gold in ("", "nan", "inf", "-inf"):
         raise ValueError(f"no mathematics problem: no question or no answer in its fields {', '.join(fields)}")
-    errors = str(fields.get("error", 0)).split(",")  # OlympiadBench: 1e-1, or "1e-1,1e-2" for the elements of a list
+    errors = str(fields.get("error", 0)).split(",")  # OlympiadBench: 1e-1, or "1e-1,1e-2" for a list
     return Question(question.strip(), gold, min(map(float, errors)))
 
 
@@ -84,19 +82,19 @@ _ROLES = {
     ),
     "judge": f"You are the judge of a team that solves mathematics problems. Check its answers, then decide. {_BOXED}",
 }
-_Said = tuple[str | None, str, str]  # by an agent: the answer, how it found it as others see it, what it alone is told
+_Said = tuple[str | None, str, str]  # by an agent: its answer, how others see its work, what it alone is told
 
 
 class MathEnv(Env):
-    """One question, answered by a team. `problems` may hold rows as in a file; seed s is order[s % len(problems)].
+    """One question, answered by a team. Seed s is problem order[s % len(problems)].
 
-    Rewards, all in [0, 1]. Team: 1 if the agent's answer is right, as if it were the team's. Local: reasoner and judge
-    .2 for an answer in a box, .8 if it is right; tool user .1 for a program that parses, .1 if it ends well and prints
-    an answer that can be read, .8 if that is right. InfraError when program or comparison could not run through no
-    fault of the agent; the state is then unchanged.
+    Team reward: 1 if the agent's answer is right, as if it were the team's. Local: reasoner and judge .2 for an answer
+    in a box, .8 if it is right; tool user .1 for a program that parses, .1 if it ends well and prints an answer that
+    can be read, .8 if that is right.
 
-    Options: `data`, a file or hub id (with `config`); `timeout`, seconds for a tool user's program; `reasoners` and
-    `tool_users`, how many of each an ensemble has; `calls`, answers a turn of a single agent, of which the last counts.
+    Options: `data`, a file or hub id (with `config`), or `problems`, which may be rows as in a file; `timeout`, seconds
+    for a tool user's program; `reasoners` and `tool_users`, how many an ensemble has; `calls`, answers a turn of a
+    single agent, of which the last counts.
     """
 
     slow_scoring = True
@@ -138,7 +136,7 @@ class MathEnv(Env):
 
     @property
     def stages(self) -> Sequence[tuple[str, ...]]:
-        """The judge of an ensemble reads the answers of the turn, so it is asked after all others."""
+        """The judge of an ensemble is asked after all others."""
         return [self.agents[:-1], self.agents[-1:]] if self.agents[-1] == "judge" else super().stages
 
     def observe(self, agent: str) -> list[Message]:
@@ -156,6 +154,7 @@ class MathEnv(Env):
         return [{"role": "system", "content": _ROLES[role]}, {"role": "user", "content": "\n\n".join(parts)}]
 
     def step(self, agent: str, text: str) -> Reward:
+        """InfraError, and nothing changed, when the program or the comparison could not run."""
         role = self.check_agent(agent)
         if self.done:
             return Reward(0.0, 0.0, {"format": 0.0})
@@ -175,7 +174,7 @@ class MathEnv(Env):
         return Reward(float(right), local, info | {"right": float(right)})
 
     def _read(self, role: str, text: str) -> tuple[_Said, dict[str, float]]:
-        """What an agent of this role says with a response, and the parts of its reward that are for the form."""
+        """What an agent of this role says with a response, and its rewards for the form."""
         work = shorten(visible(text).strip(), WORK_SHOWN)  # a response as others see it
         if role != "tool_user":
             answer = extract_answer(text)
@@ -185,7 +184,7 @@ class MathEnv(Env):
         if code is None:
             failure = "it had no complete ```python block that parses."
             return (None, work, failure), {"format": 0.0, "executes": 0.0}
-        result = sandbox.run_program(code, stdin="", timeout=self.timeout)
+        result = sandbox.run_program(code, timeout=self.timeout)
         if result.status == "infra":
             raise InfraError(f"the sandbox could not run the tool user's program: {result.stderr[-SHOWN:]}")
         program, printed = f"```python\n{shorten(code.strip(), WORK_SHOWN)}\n```", result.stdout.strip()
@@ -213,7 +212,7 @@ def _shown(turn: dict[str, _Said]) -> str:
 
 
 def _printed_answer(printed: str) -> str | None:
-    """The last box in what a program printed, or else the last line; None if nobody could read it as an answer."""
+    """The last box in what a program printed, or else the last line; None if it cannot be an answer."""
     line = printed[printed.rfind("\n") + 1 :].strip()
     if line[:1] == "[" and line.find("]") == len(line) - 1:  # a Python list: [1, 2] in LaTeX is an interval
         line = line[1:-1]
@@ -222,8 +221,8 @@ def _printed_answer(printed: str) -> str | None:
     return answer if readable else None
 
 
-# The rules of `math_rules.py` run in worker processes: sympy can work for hours on a hostile text, and a time limit by
-# signal works in the main thread only.
+# `math_rules.py` runs in worker processes: sympy can work for hours on a hostile text, and a time limit by signal works
+# in the main thread only.
 _ROOT = str(Path(__file__).resolve().parent.parent)
 _PROGRAM = f"import sys; sys.path.insert(0, {_ROOT!r}); from tasks.math_rules import serve; serve({LIMIT})"
 _idle: queue.LifoQueue[Any] = queue.LifoQueue()  # workers; last in, first out: warm ones first
@@ -233,7 +232,7 @@ for _ in range(WORKERS):
 
 @lru_cache(maxsize=4096)
 def _ask(*question: object) -> bool:
-    """The verdict of a worker, to which a question is a line of JSON. No, if it does not survive the question."""
+    """The verdict of a worker. No, if it does not survive the question."""
     worker, reply = _idle.get(), ""
     try:
         if worker is None or worker.poll() is not None:
@@ -245,7 +244,7 @@ def _ask(*question: object) -> bool:
     except OSError as error:
         raise InfraError(f"no worker for mathematics: {error}") from None
     finally:
-        if worker is not None and not reply:  # also interrupted: a late reply must not answer another question
+        if worker is not None and not reply:  # also interrupted: a late reply would answer another question
             worker.kill()
             worker.wait()
         _idle.put(worker if reply else None)
@@ -258,8 +257,7 @@ def math_equal(*, gold: str, answer: str, tolerance: float = 0.0) -> bool:
     """Does the answer equal the gold? Both bare (`\\frac12`) or in a box. Keywords only: it is not symmetric.
 
     `tolerance`: how far a number may be from the gold's. Works in any thread. No text raises, or takes more than LIMIT
-    seconds of a worker; what cannot be read or decided in time is not equal. InfraError when no worker can be started:
-    that is no verdict on the answer.
+    seconds of a worker; what cannot be decided in time is not equal. InfraError when no worker can be started.
     """
     gold, answer = ((extract_answer(text) or text).strip() for text in (gold, answer))
     if max(len(gold), len(answer)) > MAX_LENGTH:

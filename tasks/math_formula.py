@@ -1,8 +1,8 @@
 r"""Formulas of mathematical answers: read by an allow-list, compared exactly. Only workers run this (`math_rules.py`).
 
-What is not in the grammar of `parse` (primes, accents, sums, integrals, names of several letters, other commands) and
-what it would misread (transposes, derivatives, functions of one's own) is None: it equals only itself, case kept.
-Letters are real numbers (z and w complex), e and i the constants; the base of a bare \log is unknown.
+What the grammar lacks (primes, sums, integrals, names of several letters) or would misread (transposes, derivatives,
+functions of one's own) is None: it equals only itself, case kept. Letters are real numbers (z and w complex), e and i
+the constants; the base of a bare \log is unknown.
 """
 
 import math
@@ -28,7 +28,7 @@ _CONSTANTS = {"e": sympy.E, "i": sympy.I, r"\pi": sympy.pi}
 _AROUND = {"|": sympy.Abs, r"\lfloor": sympy.floor, r"\lceil": sympy.ceiling}
 _CLOSING = {"(": ")", "{": "}", "[": "]", "|": "|", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
 _STARTS = rf"{SYMBOL}|\d+ [\^!]|[({{]|\\(?:frac|sqrt|binom|pi|lfloor|lceil)|{'|'.join(map(re.escape, _CALLS))}"
-_MISREAD = re.compile(  # what the grammar has, but what may mean something else; each line with an example
+_MISREAD = re.compile(  # what the grammar has, but what may mean something else
     rf"(?<![\\\w])d {LETTER}"  # d y / d x
     r"|\^ \{ \( \w+ \) \}"  # f^{(2)}
     r"|(?<![\\\w])[fghFGH] \(|\^ \{ - \d+ \} \("  # f(x + 1), f^{-1}(x)
@@ -58,7 +58,7 @@ def parse(text: str) -> Any:
 
 
 class _Parser:
-    """Recursive descent: each method reads one level of precedence from what is `left`. ValueError: not known."""
+    """Recursive descent: each method reads one level of precedence. ValueError: not known."""
 
     def __init__(self, text: str) -> None:
         self.left = text + " "
@@ -71,7 +71,7 @@ class _Parser:
         return found[0][:-1] if found else ""
 
     def starts(self) -> str:
-        """Does a factor start here? A number does so only in n 2^n and 4! 3!."""
+        """Does a factor start here? A number only in n 2^n and 4! 3!."""
         return self.take(_STARTS if self.bars else rf"\||{_STARTS}", keep=True)
 
     def sum(self) -> Any:
@@ -101,7 +101,7 @@ class _Parser:
         return base  # in n!! and x^2^3 something is left, which starts no factor
 
     def inside(self, whole: bool = True) -> Any:
-        """The value of what stands in brackets, or between bars: any sum, or only a product."""
+        """The value between brackets or bars: any sum (`whole`), or a product."""
         opening, bars = self.take(), self.bars
         self.bars = opening == "|"
         value = self.sum() if whole else self.product()
@@ -154,7 +154,7 @@ def _power(base: Any, exponent: Any) -> Any:
 
 
 def somewhere(expression: Any) -> Any:
-    """The value of an expression where its letters are 17/7, 23/7, and so on."""
+    """The value of an expression where its letters are 17/7, 23/7, ..."""
     letters = enumerate(sorted(expression.free_symbols, key=str))
     return expression.xreplace({letter: Rational(17 + 6 * at, 7) for at, letter in letters})
 
@@ -162,7 +162,7 @@ def somewhere(expression: Any) -> Any:
 def same_value(gold: Any, answer: Any) -> bool:
     """Equality of two expressions, proved exactly by sympy. What cannot be proved is not equal."""
     gap = gold - answer
-    there = somewhere(gap).evalf(20)  # one point where they differ refutes, much faster than a proof
+    there = somewhere(gap).evalf(20)  # a point where they differ refutes, much faster than a proof
     return not (there.is_number and abs(there) > 1e-9) and gap.equals(0) is True
 
 

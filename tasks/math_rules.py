@@ -28,7 +28,7 @@ _NAME = re.compile(  # x, a_n, f'(x), f^{-1}(x), \angle ABC, |AB|, \frac{dy}{dx}
     rf"{_SYMBOL}(?: \^ \{{ (?:- 1|\( \w+ \)) \}})?(?: \( [^-()+*/^=<>]* \))?|(?:m )?\\angle(?: {_SYMBOL})+"
     rf'|\| "[A-Z]+ \||\\frac \{{ {_SYMBOL} \}} \{{ {_SYMBOL} \}}|"\w+(?: "\w+)+'
 )
-_WAYS = (  # of saying the same, one after the other: what stands for all of a text, and what is compared instead
+_WAYS = (  # of saying the same: what stands for all of a text, and what is compared instead, one after the other
     (rf"({_SYMBOL}) \\approx (.+)", r"\1 = \2"),
     (r"(.+?) \\approx .+", r"\1"),  # \sqrt2 \approx 1.41: the exact side counts
     (rf"(\\\{{ {_SYMBOL}(?: \\in \\reals)? [|:] [^,]+) , ([^,]+)", r"\1 \\land \2"),
@@ -49,14 +49,14 @@ def serve(limit: float) -> None:
         signal.setitimer(signal.ITIMER_PROF, limit)
         try:
             verdict = equal(gold, answer, tolerance)
-        except Exception:  # whatever the algebra raises on odd formulas: undecided is not equal
+        except Exception:  # anything the algebra raises: undecided is not equal
             verdict = False
         signal.setitimer(signal.ITIMER_PROF, 0)
         print(json.dumps(verdict), flush=True)
 
 
 def equal(gold: str, answer: str, tolerance: float = 0.0) -> bool:
-    """Equality of two clean texts. Here are the rules that look at an answer as a whole."""
+    """Equality of two clean texts, by the rules for an answer as a whole."""
     if any(re.search(work, answer) and not re.search(work, gold) for work in _WORK):
         return False
     for pattern, replacement in _WAYS:
@@ -73,7 +73,7 @@ def equal(gold: str, answer: str, tolerance: float = 0.0) -> bool:
 
 
 def same(gold: str, answer: str, tolerance: float = 0.0, top: bool = False) -> bool:
-    r"""Equality of clean texts, by structure first. At the `top`, a set may be written as a list: \{1,2\} as 1,2."""
+    r"""Equality of clean texts by structure. At the `top`, a set may be written as a list: \{1,2\} as 1,2."""
     (g_name, g), (a_name, a) = _solved(gold), _solved(answer)
     if not g or not a or (g_name and a_name and g_name != a_name):
         return _same_relation(gold, answer)
@@ -106,7 +106,7 @@ def _plain(text: str) -> str:
 
 
 def _cut(text: str, *marks: str) -> tuple[list[str], list[str]]:
-    """Cut at the marks outside all brackets: parts, and the marks between them."""
+    """Cut at the marks outside all brackets: the parts, and the marks between them."""
     tokens, depth = [], 0
     for token in text.split(" "):
         depth += (token in _OPEN) - (token in _CLOSE)
@@ -116,14 +116,14 @@ def _cut(text: str, *marks: str) -> tuple[list[str], list[str]]:
 
 
 def _inside(text: str) -> tuple[str, str]:
-    """Two brackets that hold all of the text, and what stands between: "()", "1 , 2"; nothing if there are none."""
+    """Two brackets that hold all of the text, and what they hold: "()", "1 , 2"; else "", ""."""
     parts, marks = _cut(text, *_CLOSE)
     opening, _, inside = parts[0].partition(" ")
     return (opening + marks[0], inside) if parts[1:] == [""] and opening + marks[0] in _PAIRS else ("", "")
 
 
 def _elements(text: str) -> list[str]:
-    r"""A list at the top level, \pm written out. Only the comma and the words or, and cut a list."""
+    r"""The elements of a list, \pm written out. Only the comma and the words or, and cut it."""
     elements = []
     for part in _cut(text, ",", ";", '"or', '"and')[0]:
         for plus, minus in ("+-", "-+") if part.count(r"\pm ") == 1 else [(r"\pm", r"\mp")]:

@@ -2,9 +2,9 @@ r"""Mathematical answers as text: `extract_answer` finds one in a response, and 
 
     clean(r"\left( \dfrac12, 3\text{ cm} \right)")  ->  r'( \frac { 1 } { 2 } , 3 "cm )'
 
-It has tokens between single blanks: numbers as written; letters, of which those side by side are a product (`2ab`);
-`"cm` and `"ABC`, words or names that are none; and all other commands and marks, known or not. Nothing that carries
-meaning is dropped. Every step takes linear time.
+Its tokens stand between single blanks: numbers as written; letters, of which those side by side are a product (`2ab`);
+`"cm` and `"ABC`, words or names that are none; and all other commands and marks. Nothing that carries meaning is
+dropped. Every step takes linear time.
 """
 
 import re
@@ -16,7 +16,7 @@ from tasks.fences import visible
 
 MAX_READ = 100_000  # characters at the end of a response in which an answer is sought
 
-_MARKS = re.compile(  # braces take the blanks behind them, so that a box of blanks alone is seen to be empty
+_MARKS = re.compile(  # braces take the blanks behind them, so that a box of blanks is seen to be empty
     r"(?P<box>\\{1,2}(?:boxed|fbox)\s*)?(?P<brace>\{)\s*"
     r"|\\(?:boxed|fbox)(?![a-zA-Z])\s*(?P<bare>[^\s{$][^\s$]*)"
     r"|\}\s*(?P<comment>%)?"
@@ -33,8 +33,8 @@ def extract_answer(text: str) -> str | None:
     counts too (the GSM8K notation). Numbers in prose never do.
     """
     text = visible(text).strip()[-MAX_READ:]
-    place, outside = (0, 0), (-1, -1)  # of the answer, and of the box around nothing but it; texts would cost copies
-    opened: list[tuple[int, int]] = []  # for every brace still open: where its box starts (or -1), and its content
+    place, outside = (0, 0), (-1, -1)  # of the answer, and of a box around nothing but it; texts would be copied
+    opened: list[tuple[int, int]] = []  # of every open brace: where its box starts (or -1), and its content
     at = 0
     while mark := _MARKS.search(text, at):
         at = mark.end()
@@ -121,7 +121,7 @@ _SMALL_WORDS = "is are or and odd even if for all no not yes than the of an at t
 
 @lru_cache(maxsize=4096)
 def clean(text: str) -> str:
-    """One spelling for what LaTeX, keyboards and people spell in many ways (see the top of this file)."""
+    """One spelling for what people spell in many ways (see the top of this file)."""
     for pattern, replacement in _SHIFTED:
         text = re.sub(pattern, replacement, text)
     text = " ".join(_plain(text.translate(_CHARACTERS)).translate(_CHARACTERS).split())
@@ -143,7 +143,7 @@ def clean(text: str) -> str:
 
 
 def _read(text: str, tokens: list[str], quoted: bool = False) -> None:
-    r"""Appends the tokens of a text; `quoted`: it is the inside of a \text{}, where letters are words."""
+    r"""Append the tokens of a text; `quoted`: the inside of a \text{}, where letters are words."""
     for match in _TOKEN.finditer(text):
         run = match["run"]
         if match["text"] is not None:
@@ -162,7 +162,7 @@ def _read(text: str, tokens: list[str], quoted: bool = False) -> None:
 
 
 def _is_product(text: str, start: int, end: int) -> bool:
-    """Are letters side by side a product, as in 2ab? Not as an answer of their own, beside words, or as a unit."""
+    """Are letters side by side a product, as in 2ab? Not alone, beside words, or as a unit."""
     run, left, right = text[start:end], text[max(start - 8, 0) : start], text[end : end + 2]
     if not run.islower() or len(run) > 4 or run in _SMALL_WORDS.split() or re.search("d.", run):  # dx
         return False
@@ -186,14 +186,14 @@ _UNIT_SPELLINGS |= {"square": "^ 2", "squared": "^ 2", "cubic": "^ 3", "cubed": 
 
 
 def _unit_name(token: str) -> str | None:
-    """The one spelling of a unit's name, None for other tokens. Symbols keep their case: mg is not Mg."""
+    """The one spelling of a unit, None for other tokens. Symbols keep their case: mg is not Mg."""
     word = token[1:]
     forms = (word, word.lower(), word.lower().removesuffix("s")) if len(word) > 3 else (word,)
     return next((_UNITS[form] for form in forms if token[0] == '"' and form in _UNITS), None)
 
 
 def without_unit(text: str) -> tuple[str, str]:
-    """("15", "cm ^ 2") of 15 "cm ^ 2; a text that ends in no known unit, and begins with no currency, as it is."""
+    """("15", "cm ^ 2") of 15 "cm ^ 2; a text without a known unit or currency as it is, with the unit ""."""
     text = re.sub(r'^(- |)("dollar|"euro|"pound-sterling|"yen) ((?:\d|\\frac).*)', r"\1\3 \2", text)
     tokens = text.split(" ")
     names = [_unit_name(token) or (token if token in "/^23" else "") for token in tokens]

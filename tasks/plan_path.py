@@ -1,4 +1,4 @@
-"""Plan-Path: walk from a start to a goal around blocked cells. No torch."""
+"""Plan-Path: walk from a start to a goal around blocked cells."""
 
 from itertools import product
 from math import inf
@@ -10,17 +10,17 @@ from tasks.boards import MAX_MOVES, MOVES, Cell, Walk, beside, check, distances
 
 
 class PlanPath(Walk):
-    """Walk from the start to the goal around blocked cells, with at most `max_moves` moves per turn.
+    """Walk from the start to the goal around blocked cells.
 
     Team reward: 1 at the goal, else max(0, (d_before - d_after) / d_start), d the shortest-path distance to the goal.
-    Share of both roles: net steps towards the goal / max(moves given, min(max_moves, d_before)), at least 0. Net steps,
-    so loops, bumps and walking away earn nothing, and an empty plan earns its format share only.
+    Share of both roles: net steps towards the goal / max(moves given, min(max_moves, d_before)), at least 0. So loops,
+    bumps and walking away earn nothing, and an empty plan earns its format share only.
 
-    Options: `rows`, `cols` (cells), `blocks` (share of blocked cells), `max_moves` (moves a turn), `view`: "grid" draws
-    the board, "cells" names the blocked cells by their offset from the player (short, for models trained from scratch),
-    `planner_sees`: "board", or "near", which makes the roles differ: the planner sees its cell, which of its four
-    neighbours are free, and the proposal; only the tool user sees the board and the goal. `calls`: see `Board`.
-    Levels: random blocks, start and goal connected and at least (rows + cols) // 4 steps apart, or ValueError.
+    Options: `rows`, `cols` (cells), `blocks` (share of blocked cells), `max_moves` (a turn), `view`: "grid" draws the
+    board, "cells" names the blocked cells by their offset from the player (short, for models trained from scratch),
+    `planner_sees`: "board", or "near": its cell, which of its four neighbours are free, and the proposal; only the tool
+    user sees the board and the goal. `calls`: see `Board`.
+    Levels: random blocks, start and goal connected and at least (rows + cols) // 4 steps apart.
     """
 
     TITLE, TASK = "A board of", "Walk from your cell to the goal."
@@ -48,7 +48,7 @@ class PlanPath(Walk):
         cells = {(r, c): char for r, line in enumerate(grid) for c, char in enumerate(line)}
         starts, goals = ([cell for cell in cells if cells[cell] == kind] for kind in "SG")
         if len(starts) != 1 or len(goals) != 1 or len(set(map(len, grid))) != 1 or set(cells.values()) - set("SG#."):
-            raise ValueError(f"Plan-Path level: rows of equal length made of . # one S and one G expected, got\n{text}")
+            raise ValueError(f"Plan-Path level: rows of equal length of . # one S and one G expected, got\n{text}")
         env = cls(rows=len(grid), cols=len(grid[0]), **options)
         env.tries = 0
         env._set_level([cell for cell in cells if cells[cell] != "#"], *starts, *goals)
@@ -75,7 +75,7 @@ class PlanPath(Walk):
 
     @property
     def progress(self) -> float:
-        """Net share of the way covered: 0 when the remaining way is as long as at the start, or longer."""
+        """Net share of the way covered: 0 when what remains is as long as at the start, or longer."""
         return max(0.0, 1 - self.distance[self.position] / self.distance[self.start])
 
     def _move(self, move: str) -> None:

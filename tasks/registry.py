@@ -1,4 +1,4 @@
-"""Where the class of a task is found: ours by name, a user's own in a module or a file. No torch."""
+"""Where the class of a task is found: ours by name, a user's own in a module or a file."""
 
 import importlib
 import sys
@@ -41,14 +41,14 @@ def located(task: str) -> str:
 
 
 def in_one_line(error: BaseException) -> str:
-    """An exception: its type, its text, and the last line of Python that it went through."""
+    """The type and the text of an exception, and the last line of Python that it went through."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].name}, line {frames[-1].lineno} of {Path(frames[-1].filename).name})" if frames else ""
     return " ".join(f"{type(error).__name__}: {error}{place}".split())
 
 
 def _module_of_file(path: Path) -> ModuleType:
-    """The module in a file, loaded once under a unique name, so that it hides no other module and can be pickled."""
+    """The module in a file, loaded once under a unique name: it hides no other module and can be pickled."""
     name = f"task_{path.stem}_{zlib.crc32(str(path.resolve()).encode()):08x}"
     if name not in sys.modules:
         module = sys.modules[name] = ModuleType(name)

@@ -1,11 +1,11 @@
-"""Run programs that a model wrote; every program in training is untrusted. Standard library only, Linux.
+"""Run programs that a model wrote, none of which is trusted. Standard library only, Linux.
 
     run_program("print(int(input()) + 1)", stdin="7").stdout == "8\\n"
 
-A call starts one *supervisor* (`sandbox_supervisor.py`), a small Python process of ours in a bubblewrap sandbox, which
-forks the program. There they see Python's own files and libraries, read-only, and a private /tmp; no network, no /proc,
-no environment. A seccomp filter (`seccomp.py`) leaves the program the system calls that computing needs: threads, but
-no processes and no sockets. So its memory limit holds for all of it, and nothing is left when it ends.
+A call starts one *supervisor* (`sandbox_supervisor.py`), a small Python process in a bubblewrap sandbox, which forks
+the program. There they see Python's own files and libraries, read-only, and a private /tmp; no network, no /proc, no
+environment. A seccomp filter (`seccomp.py`) allows the program threads, but no processes and no sockets. So its memory
+limit holds for all of it, and nothing is left when it ends.
 
 Where bubblewrap cannot run, programs do not run (ValueError), unless `set_mode("rlimit")` says so. A program then is
 an ordinary process with resource limits, a process group and a temporary folder, and that is NO SECURITY BOUNDARY: it
@@ -31,9 +31,9 @@ from typing import Any, NamedTuple
 
 from tasks.seccomp import seccomp_filter
 
-TIMEOUT = 10.0  # seconds of wall time for a program, unless the caller says otherwise
+TIMEOUT = 10.0  # seconds of wall time, unless the caller says otherwise
 MEMORY = 1 << 30  # bytes of address space
-THREADS = 32  # at a time; the kernel counts them per namespace from Linux 5.14 on, per user before, those of root never
+THREADS = 32  # at a time, of a namespace from Linux 5.14 on, of a user before; those of root are not counted
 OUTPUT = 1 << 20  # bytes of stdout, and of stderr; a program that writes more is stopped
 FILES = 1 << 25  # bytes of /tmp, and of each file
 LIMITS = {"AS": MEMORY, "STACK": MEMORY // 8, "FSIZE": FILES, "NOFILE": 256, "CORE": 0}  # deep recursion is legitimate
@@ -45,18 +45,17 @@ FLAGS = ("-X", "int_max_str_digits=0", "-S", "-s", "-B", "-c")
 LOADER = {name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"}  # modules of a cluster
 START = "import marshal, sys; exec(marshal.loads(bytes.fromhex(sys.argv.pop(1))))"
 SUPERVISOR = Path(__file__).with_name("sandbox_supervisor.py")
-# Compiled once: compiling would take a tenth of a sandbox's start-up time.
+# Compiled once: it takes a tenth of a sandbox's start-up time.
 COMPILED = marshal.dumps(compile(SUPERVISOR.read_text("utf-8"), "<sandbox>", "exec", optimize=2)).hex()
-# Its children are the kernel's first victims when memory runs out; inside the sandbox it is too late to say so.
+# The kernel's first victims when memory runs out; inside the sandbox it is too late to say so.
 VICTIM = ("/bin/sh", "-c", 'echo 1000 2>/dev/null >/proc/self/oom_score_adj; exec "$@"', "sh")
 
 
 class Result(NamedTuple):
-    """What a program did.
+    """What a program did, and what it had printed by then.
 
-    status: "ok" (ended with exit code 0), "error" (exception, non-zero exit code, signal), "timeout", "memory",
-    "output" (more than `OUTPUT` bytes) or "infra" (the sandbox failed: says nothing about the program; `stderr` tells).
-    stdout, stderr: what it had printed by then, whatever the status.
+    status: "ok" (exit code 0), "error" (exception, other exit code, signal), "timeout", "memory", "output" (more than
+    `OUTPUT` bytes) or "infra" (the sandbox failed, `stderr` says why: nothing about the program).
     """
 
     status: str
@@ -65,7 +64,7 @@ class Result(NamedTuple):
 
 
 def run_program(code: str, stdin: str = "", timeout: float = TIMEOUT) -> Result:
-    """Run a Python program as `__main__` with `stdin`; `timeout` is seconds of wall time. Safe to call from threads.
+    """Run a Python program as `__main__`; `timeout` is seconds of wall time. Safe to call from threads.
 
     Never raises for what a program does; ValueError where no program can run (see `use_bubblewrap`). After the call no
     process, zombie, file or descriptor of it is left.
@@ -76,10 +75,9 @@ def run_program(code: str, stdin: str = "", timeout: float = TIMEOUT) -> Result:
 def run_many(
     code: str, stdins: Sequence[str], timeout: float = TIMEOUT, end: float = math.inf, bubblewrap: bool | None = None
 ) -> list[Result]:
-    """Results for the first inputs, at the price of one fork each; no run has time after `end`, of time.monotonic().
+    """Results for the first inputs, at least one, for a fork each; no run has time after `end`, of time.monotonic().
 
-    No run sees another: the supervisor never executes a line of the program, and a run that took all of its time or
-    left a trace in its folder, even a time stamp, is the last. So there may be fewer results than inputs, but one.
+    No run sees another: a run that took all of its time, or left a trace in its folder, even a time stamp, is the last.
     """
     bubblewrap = use_bubblewrap() if bubblewrap is None else bubblewrap
     limits = LIMITS | {"CPU": math.ceil(timeout) + 1} | ({"NPROC": THREADS} if bubblewrap else {})
@@ -107,7 +105,7 @@ def run_many(
         while True:
             status, *texts = marshal.load(stream)  # from our supervisor: programs cannot write here
             results.append(Result(status, *(text.decode("utf-8", "replace") for text in texts)))
-    # Without any the program got at its supervisor: its own doing.
+    # Without any, the program got at its supervisor.
     return results or [Result("error", "", "the sandbox was stopped")]
 
 
@@ -123,16 +121,13 @@ def set_mode(mode: str) -> None:
 
 
 def use_bubblewrap() -> bool:
-    """True: programs run in bubblewrap. False: under resource limits, with a warning about it.
-
-    ValueError where they cannot run: bubblewrap does not work here, and nobody asked for less.
-    """
+    """Do programs run in bubblewrap, or, with a warning, under resource limits? ValueError where they cannot run."""
     if _mode == "rlimit":
         warnings.warn(
             "programs run WITHOUT A SECURITY BOUNDARY, only under resource limits (--sandbox rlimit): they can read "
             "and change your files, use the network and end this process",
             RuntimeWarning,
-            stacklevel=1,  # always this line: a warning for the whole process, not one for each caller
+            stacklevel=1,  # always this line: one warning for all callers
         )
         return False
     if problem := _bubblewrap_problem():
@@ -145,7 +140,7 @@ def use_bubblewrap() -> bool:
 
 @lru_cache
 def _bubblewrap_problem() -> str:
-    """Why bubblewrap cannot be used; "" when it works. Tried once: being installed does not mean being allowed."""
+    """Why bubblewrap cannot be used, "" when it can. Tried once: installed does not mean allowed."""
     (result,) = run_many("import threading; threading.Thread(target=print).start()", [""], bubblewrap=True)
     works = result == ("ok", "\n", "")
     return "" if works else f"bubblewrap does not work on this system ({result.stderr.strip()[-500:]})"
@@ -153,8 +148,8 @@ def _bubblewrap_problem() -> str:
 
 @lru_cache
 def _bubblewrap() -> tuple[str, ...]:
-    """The command that everything inside is started with. Visible are Python, its standard library, and the folders of
-    the shared libraries that the loader finds for them."""
+    """The command that starts everything inside. Visible are Python, its standard library, and the folders of the
+    shared libraries that the loader finds for them."""
     library = os.path.realpath(sysconfig.get_path("stdlib"))
     extensions = map(str, Path(library, "lib-dynload").glob("*.so"))
     trace = {"LD_TRACE_LOADED_OBJECTS": "1", "LD_PRELOAD": ":".join(extensions)}  # the loader lists, and runs nothing
@@ -162,14 +157,14 @@ def _bubblewrap() -> tuple[str, ...]:
     found = [PYTHON, library, "/etc/ld.so.cache"]
     for path in re.findall(r"(/.+) \(0x", listing):
         folder = os.path.dirname(path)
-        # Not a folder that holds the standard library too, as /usr/lib may: it holds other things as well.
+        # Not a folder that holds the standard library too, as /usr/lib may: it holds more.
         found.append(path if library.startswith(os.path.realpath(folder) + "/") else folder)
     separate = "--unshare-user --unshare-pid --unshare-net --unshare-ipc --unshare-uts --unshare-cgroup-try"
     args = ["bwrap", *separate.split(), "--cap-drop", "ALL", "--die-with-parent", "--new-session", "--as-pid-1"]
     args += ["--size", str(FILES), "--tmpfs", "/tmp", "--chdir", "/tmp"]
     for path in dict.fromkeys(found):
         args += ["--ro-bind-try", path, path]
-        for packages in Path(path).glob("*-packages"):  # what others installed, perhaps the data with the answers
+        for packages in Path(path).glob("*-packages"):  # which may hold the answers
             args += ["--tmpfs", str(packages), "--remount-ro", str(packages)]
     for device in ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"):
         args += ["--dev-bind-try", device, device]

@@ -1,8 +1,8 @@
-"""The half of the sandbox that runs inside it: `sandbox.py` hands this text to a fresh Python process as its program.
+"""The half of the sandbox that runs inside it, in a fresh Python process that `sandbox.py` starts.
 
-It serves the requests in its input: fork, watch, end what is still there, reply.
-It imports little, because starting Python is most of what a sandbox costs, and it never executes a line of the program
-itself: `supervise` returns in forked children only, with the program to become.
+It serves the requests in its input: fork, watch, end what is still there, reply. It imports little, because starting
+Python is most of what a sandbox costs, and it never executes a line of the program itself: `supervise` returns in
+forked children only, with the program to become.
 """
 
 import _ctypes
@@ -16,7 +16,7 @@ import time
 
 SIGKILL, SIGALRM, SIGXCPU = 9, 14, 24  # numbers: the module `signal` would double the start-up time of a sandbox
 HERE = os.open(".", os.O_RDONLY)  # programs can close the way to its name
-INODES = 20_000  # files, folders and links in /tmp: the kernel needs a kilobyte for each, which no limit counts
+INODES = 20_000  # files, folders and links in /tmp: a kilobyte of the kernel for each, which no limit counts
 
 
 def supervise():
@@ -43,22 +43,19 @@ def supervise():
 
 
 def enter(streams, limits, lock):
-    """Turn this fresh fork into the program's process: its limits, its three streams and nothing else.
-
-    lock: a seccomp filter, installed for good; None where there is none.
-    """
+    """Turn this fresh fork into the program's process: its limits, streams and, if there is one, seccomp filter."""
     os.setsid()
     for name, value in limits.items():
         kind = getattr(resource, f"RLIMIT_{name}")
         hard = resource.getrlimit(kind)[1] % 2**63  # -1 is none
-        # One CPU second more until the hard limit: SIGXCPU says what happened, SIGKILL would not.
+        # The hard limit of CPU is a second later: SIGXCPU says what happened, SIGKILL would not.
         resource.setrlimit(kind, (min(value, hard), min(value + (name == "CPU"), hard)))
     for target, file in enumerate(streams):
         os.dup2(file, target)
     os.closerange(3, 100)
     if lock is None:
         return
-    # Not `ctypes`, whose import would take a tenth of a sandbox's start-up time.
+    # Importing `ctypes` would take a tenth of a sandbox's start-up time.
     prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
     place = id(lock) + bytes.__basicsize__ - 1  # of the bytes themselves
     rules = b"".join(n.to_bytes(8, "little") for n in (len(lock) // 8, place))  # struct sock_fprog
@@ -71,7 +68,7 @@ def watch(child, streams, deadline, output):
     """Wait until the program ends or has to be ended. Returns (status, stdout, stderr)."""
     (_, out, err), reason, ended = streams, "", 0
     caller = select.poll()
-    caller.register(1, 0)  # no event asked for: only that nobody reads the replies any more is reported
+    caller.register(1, 0)  # reports only that nobody reads the replies any more
     while not ended and not reason:
         if caller.poll(1):
             os.kill(child, SIGKILL)
@@ -107,7 +104,7 @@ if __name__ == "__main__":
     stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
     sys.stdin = sys.__stdin__ = stdin  # type: ignore[misc]
     sys.argv, sys.modules["__main__"] = ["program.py"], type(sys)("__main__")
-    # What the program raises is shown without the two frames of ours that it went through.
+    # What the program raises is shown without our two frames.
     show = sys.excepthook
     sys.excepthook = lambda kind, error, trace: show(kind, error.with_traceback(trace.tb_next.tb_next), None)  # type: ignore[union-attr]
     sys.setrecursionlimit(50_000)  # deep recursion is legitimate: as in LiveCodeBench

@@ -1,10 +1,10 @@
-"""A seccomp filter for programs that nobody trusts: the system calls that a computation has no use for are refused.
+"""A seccomp filter for untrusted programs: it refuses the system calls that a computation has no use for.
 
-It denies processes (fork, exec) and sockets, so that a program is one process whose memory its limits count; memory
-that no limit counts (memfd, System V and message queues, keyrings, attributes of files, spliced pages); other
-processes (ptrace, process_vm_*, scheduling); namespaces and mounts; and what kernel exploits are fond of (bpf,
-userfaultfd, perf, io_uring). Threads are allowed. Of the calls since Linux 5.1, which have the same numbers on all
-machines, six are allowed; all others, those of future kernels included, look as if the kernel did not have them.
+They are processes and sockets, so that a program is one process whose memory its limits count; memory that no limit
+counts (memfd, System V and message queues, keyrings, attributes of files, spliced pages); other processes (ptrace,
+process_vm_*, scheduling); namespaces and mounts; and what kernel exploits are fond of (bpf, userfaultfd, perf).
+Threads are allowed. Of the calls since Linux 5.1, which have one number on all machines, six are allowed; all others,
+those of future kernels included, look as if the kernel did not have them.
 """
 
 import os
@@ -21,10 +21,10 @@ DENIED = """
     pivot_root 155 41, bpf 321 280, userfaultfd 323 282, perf_event_open 298 241, fanotify_init 300 262,
     io_setup 206 0, seccomp 317 277
 """
-NEW = 424  # the first call with one number everywhere
+NEW = 424  # the first call since Linux 5.1
 ALLOWED = (436, 437, 439, 441, 449, 452)  # close_range, openat2, faccessat2, epoll_pwait2, futex_waitv, fchmodat2
 
-# (numbers on both machines, index of the argument that decides, test, value, whether the call is allowed if it holds)
+# numbers on both machines, index of the argument that decides, test, value, is the call allowed if it holds?
 EQUAL, ANY_BIT, AT_LEAST = 0x15, 0x45, 0x35  # BPF_JMP | BPF_JEQ | BPF_K, BPF_JSET, BPF_JGE
 RULES = (
     ((56, 220), 0, ANY_BIT, 0x10000, True),  # clone: threads (CLONE_THREAD) only
@@ -42,7 +42,7 @@ def seccomp_filter(machine: str = os.uname().machine) -> bytes:
     if machine not in MACHINES:
         return b""
     column, architecture = MACHINES[machine]
-    # offsets in struct seccomp_data: 0 the number, 4 the architecture, 16 + 8 * n the lower half of argument n
+    # offsets in struct seccomp_data: 0 number, 4 architecture, 16 + 8 * n lower half of argument n
     program = [(LOAD, 0, 0, 4), (EQUAL, 1, 0, architecture), (RETURN, 0, 0, UNKNOWN), (LOAD, 0, 0, 0)]
     for numbers, argument, test, value, allowed in RULES:
         block = [(LOAD, 0, 0, 16 + 8 * argument), (test, 0, 1, value)]

@@ -1,4 +1,4 @@
-"""Sokoban: push every box onto a goal. No torch."""
+"""Sokoban: push every box onto a goal."""
 
 from collections.abc import Iterable, Iterator
 from math import inf
@@ -13,14 +13,13 @@ MAX_POSITIONS = 300_000  # positions of one level that are searched: about 8 s a
 
 
 class Sokoban(Walk):
-    """Push every box onto a goal. A turn takes `max_moves` moves at most; the outer ring of cells is wall.
+    """Push every box onto a goal.
 
-    Team reward: boxes on goals / boxes, so 1 when solved.
-    Potential, whose new highs are the share of both roles: 1 - pushes to go / pushes to go at the start, exact numbers
-    of pushes in a shortest solution, 0 where there is none (a deadlock). Walking, bumping, an empty plan and pushing a
-    box off and on again reach no new high and earn none of it.
+    Team reward: boxes on goals / boxes.
+    Potential, whose new highs are the share of both roles: 1 - pushes to go / pushes to go at the start, in a shortest
+    solution. Deadlocks, walking, bumps, empty plans and pushing a box off and on again reach no new high.
 
-    Options: `rows`, `cols` (cells, walls included), `boxes`, `max_moves` (moves a turn), `calls` (see `Board`).
+    Options: `rows`, `cols` (cells, a ring of walls included), `boxes`, `max_moves` (a turn), `calls` (see `Board`).
     Levels: random inner walls and goals, then a random solvable position at least boxes + 2 pushes from the solution.
     """
 
@@ -39,12 +38,12 @@ class Sokoban(Walk):
         check("boxes", boxes, SIZES)
         self.num_boxes, width = boxes, cols + 2
         self.shifts = {"U": -width, "D": width, "L": -1, "R": 1}
-        # sets of cells are bit masks, with one extra ring of cells: one shift moves all, and nothing leaves the board
+        # sets of cells are bit masks, with a ring around the board: one shift moves all, and nothing leaves it
         self.cells = {(r, c): 1 << ((r + 1) * width + c + 1) for r in range(rows) for c in range(cols)}
 
     @classmethod
     def from_text(cls, text: str, **options: Any) -> "Sokoban":
-        """A level in the usual symbols (`#`, space, `.`, `$`, `*`, `@`, `+`); short rows are filled up with free cells.
+        """A level in the symbols of `TASK`; short rows are filled up with free cells.
 
         ValueError when it is malformed, has no box or another number of goals than boxes, or cannot be solved.
         """
@@ -81,7 +80,7 @@ class Sokoban(Walk):
         def pulls(here: tuple[int, int]) -> Iterator[tuple[int, int]]:
             boxes, region = here
             for shift in self.shifts.values():
-                # Undo a push in this direction: the player stands where the box was, and steps back one more cell.
+                # Undo a push: the player stands where the box was, and steps back one more cell.
                 movable = boxes & _shift(region, shift) & _shift(floor & ~boxes, 2 * shift)
                 while movable:
                     box = movable & -movable
@@ -102,7 +101,7 @@ class Sokoban(Walk):
         return region
 
     def _pushes(self, boxes: int, player: Cell) -> float:
-        """Pushes of a shortest solution from here, inf when there is none."""
+        """Pushes to go, inf when there is no solution."""
         return self.to_go.get((boxes, self._region(boxes, self.cells[player])), inf)
 
     def _mask(self, cells: Iterable[Cell]) -> int:
@@ -122,7 +121,7 @@ class Sokoban(Walk):
         return (self.boxes & self.goals).bit_count() / self.goals.bit_count()
 
     def _after(self, cell: Cell, move: str) -> tuple[int, Cell]:
-        """Boxes and player after a move from a cell, as they were if it is not possible."""
+        """Boxes and player after a move, as they were if it is not possible."""
         there, behind = (self.cells.get(beside(cell, move, steps), 0) for steps in (1, 2))
         free = self.floor & ~self.boxes
         if there & self.boxes and behind & free:

@@ -1,4 +1,4 @@
-"""Sudoku: fill a grid so that every row, column and box holds each number once. No torch."""
+"""Sudoku: fill a grid so that every row, column and box holds each number once."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -14,16 +14,15 @@ SUDOKU_BOXES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}  # size: rows and columns of a 
 
 
 class Sudoku(Board):
-    """Fill the grid so that every row, column and box holds each number once. Numbers can be revised, clues cannot.
+    """Fill the grid so that every row, column and box holds each number once.
 
-    The answer becomes the grid. One of another shape, with anything but the integers 0 (empty) to `size`, or with a
-    changed clue is not used at all; cells whose number is repeated in their row, column or box are left empty. What is
-    kept depends on the rules alone, never on the solution, so that guesses which stay tell nothing.
+    The answer becomes the grid, unless it has another shape, anything but the integers 0 (empty) to `size`, or a
+    changed clue. Cells whose number is repeated in their row, column or box are left empty. What is kept depends on the
+    rules alone, never on the solution, so that guesses which stay tell nothing.
 
     Team reward: 1 when solved, else 0.
-    Potential, whose new highs are the .8 share of both roles (newly correct cells, consistency with the solution):
-    (right - wrong cells of the answer) / blanks of the puzzle. So a constant or random grid is worth no more than empty
-    cells. Legal: at least one cell is filled anew and none is left out.
+    Potential, whose new highs are the share of both roles: (right - wrong cells of the answer) / blanks of the puzzle.
+    So a constant or random grid is worth no more than empty cells. Legal: a cell is filled anew and none is left out.
 
     Options: `size` (4, 6 or 9), `blanks` (empty cells, half of all by default), `calls` (see `Board`).
     Levels: a random full grid, emptied cell by cell where the number follows from the others at once (the only number

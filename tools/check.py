@@ -21,8 +21,8 @@ from tasks.levels import HELD_OUT_SEEDS, list_options, parse_pairs
 from tasks.registry import in_one_line
 
 SEEDS = (0, 1, HELD_OUT_SEEDS + 2)  # levels that are played; those of evaluations have numbers of 42 bits
-TURNS, LAST = 4, 40  # turns with all kinds of answers, and turns until a level should have ended
-SECONDS = 15.0  # for all of it; a slow environment is played for a shorter time
+TURNS, LAST = 4, 40  # turns with all kinds of answers, and until a level should have ended
+SECONDS = 15.0  # for all of it
 SLOW = 0.1  # seconds of a step
 ROLES = ("system", "user", "assistant")  # what chat templates know
 TEXTS = ["", "no answer", "#### [1, 2]", r"\boxed{1}", "```python\nprint(1)\n```", "x" * 5000, "word " * 500, "0", "-1"]
@@ -30,7 +30,7 @@ TEXTS += ("1 2 3 4 5 6 7 8 9", "99999999999999999999", "nan", "inf", "²", "{}",
 
 
 def check(env: Env, task: str) -> None:
-    """ValueError with the first mistake of an environment, which `make_env(task)` built. Training on it begins so."""
+    """ValueError with the first mistake of an environment of `make_env(task)`. Training on it begins so."""
     deadline = time.monotonic() + SECONDS
     try:
         assert env.reset(seed=0) is env, "reset must return the environment itself"
@@ -58,7 +58,7 @@ def levels(env: Env) -> list:
 
 
 def check_levels(env: Env, task: str) -> None:
-    """The seed alone determines the level, also in a process where texts have other hashes, and sets another order."""
+    """The seed alone determines the level, also in a process where texts have other hashes, and sets other orders."""
     state = str((random.getstate(), np.random.get_state()))
     ours, used = levels(env), env.copy().reset(seed=1)
     untouched = state == str((random.getstate(), np.random.get_state()))
@@ -77,7 +77,7 @@ def check_levels(env: Env, task: str) -> None:
 
 
 def check_play(env: Env, seed: int, deadline: float) -> None:
-    """A few turns with all kinds of texts; each is tried on copies, as in training, and one copy is played on."""
+    """A few turns with all kinds of texts, each tried on copies, as in training."""
     rng = np.random.default_rng(seed)
     pickle.loads(pickle.dumps(env))
     for agent in env.agents:
@@ -118,7 +118,7 @@ def check_candidate(env: Env, agent: str, text: str) -> None:
     before, one, two = view(env), env.copy(), env.copy()
     twin = type(one) is type(env) and one is not env and view(one) == before
     assert twin, "copy must return an independent twin in the same state"
-    view(two)  # more often than the other twin: to look changes nothing
+    view(two)  # once more than the other: to look changes nothing
     start = time.perf_counter()
     reward, repeated = act(one, agent, text), act(two, agent, text)
     slow = (time.perf_counter() - start) / 2 > SLOW and not env.slow_scoring

@@ -30,7 +30,7 @@ ANY_ORDER = ("find_dissimilar", "Diff", "intersection_array", "larg_nnum", "extr
 
 
 def plain_row(problem: Problem) -> Row:
-    """A problem as a row of the plain format, with no more tests and solutions than are ever used."""
+    """A problem as a row of the plain format, with the tests and solutions that are ever used."""
     tests, examples = list(map(exact, golden_tests(problem))), list(map(exact, problem.examples))
     given = problem.tests[0].get("given", "") if problem.tests else ""
     row = {"question": problem.question, "tests": tests, "examples": examples}
@@ -48,7 +48,7 @@ def exact(test: Row) -> Row:
 def record(name, checks, inputs):
     """The calls of the function `name` that checks and inputs make: [[place of the check, args, result], ...] as JSON.
 
-    Runs in the sandbox, behind the reference solution; modules need no import there.
+    It runs in the sandbox, behind the reference solution, where modules need no import.
     """
     random.seed(0)
     function, shape, used, place = globals()[name], None, 0.0, 0
@@ -91,7 +91,7 @@ RECORD += inspect.getsource(to_data) + inspect.getsource(record)
 
 
 def compared(check: str, name: str, args: list, expected: Any) -> Row:
-    """How test code compares the result of a call, as fields of a test. ValueError for a way that a test has not."""
+    """How test code compares the result of a call, as fields of a test. ValueError for other ways."""
     if name in ANY_ORDER:
         return {"compare": "set"}
     if name == "find_zero":  # HumanEval/32 takes any root
@@ -115,8 +115,8 @@ def convert(
     question: str, name: str, code: str, checks: Sequence[str], shown: int = 0, setup: str = "",
     inputs: Sequence[list] = (), given: str = "", atol: float = 0.0,
 ) -> Row:  # fmt: skip
-    """A row whose tests are data, the calls of the function `name` that `checks` make (with the names of `setup`) or
-    that have these `inputs`. The first `shown` checks stand in the question. atol: the row's own tolerance of floats.
+    """A row whose tests are the calls of the function `name` with these `inputs` or that `checks` make (with the names
+    of `setup`). The first `shown` checks stand in the question. atol: the row's own tolerance of floats.
 
     ValueError when more answers are right than a test can list, or the reference solution `code` fails its own tests.
     """

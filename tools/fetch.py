@@ -3,9 +3,9 @@
     python -m tools.fetch NAME|all --output data/                          the sets of the paper's experiments
     python -m tools.fetch humaneval|mbpp|mbppplus --from FILE --to FILE    a local file whose tests are code, converted
 
-Sources and splits of the first are those of the authors' scripts (docs/reproduce.md). It needs the package `datasets`.
-A row is written only if it loads as a problem; a training set is written after the evaluation sets of its kind, without
-any question that is in one of them. What is left out is counted, or named by the second.
+The first needs the package `datasets`; its sources and splits are those of the authors' scripts (docs/reproduce.md).
+A row is written only if it loads as a problem, and in a training set only if no evaluation set of its kind has the
+question. What is left out is counted, or named by the second.
 """
 
 import argparse
@@ -24,11 +24,11 @@ from tasks.data import UNREADABLE, Row, hub, normalize_question, read_rows
 from tasks.sandbox import set_mode, use_bubblewrap
 from tools.convert import READERS, plain_row
 
-MATHEMATICS = ("problem", "question", "answer", "final_answer", "error", "is_multiple_answer", "unit", "id")  # is kept
+MATHEMATICS = ("problem", "question", "answer", "final_answer", "error", "is_multiple_answer", "unit", "id")  # kept
 
 
 class Source(NamedTuple):
-    """Where the rows of a file come from: a split of a data set on the hub, or one JSONL file in it ("*.jsonl")."""
+    """Where the rows of a file come from: a split of a data set on the hub, or a JSONL file in it."""
 
     kind: str  # "mathematics" or "code"
     path: str
@@ -56,7 +56,7 @@ SETS = ("polaris", "aime24", "aime25", "olympiadbench", "apps", "code_contests",
 
 
 def usable(source: Source, taken: set[str], counts: Counter[str]) -> Iterator[Row]:
-    """The rows that load and whose question is not `taken`. Counts them, and the others by what was wrong."""
+    """The rows that load and whose question is not `taken`. All are counted, by what was wrong."""
     load_dataset = hub(source.path).load_dataset
     if source.split.endswith(".jsonl"):
         files = {"rows": f"hf://datasets/{source.path}/{source.split}"}
@@ -110,7 +110,7 @@ def save(path: Path, rows: Iterable[Row]) -> None:
 
 
 def convert_file(name: str, source: str, target: Path) -> None:
-    """Convert a local file. Rows that cannot be converted are left out and named. ValueError where no program runs."""
+    """Convert a local file. Rows that cannot be converted are left out and named."""
     use_bubblewrap()
     rows = read_rows(source)
 
@@ -132,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     names = [*SETS, "all", *READERS]
     parser.add_argument("names", nargs="+", choices=names, metavar="NAME", help=", ".join(names))
     parser.add_argument("--output", default="data", metavar="DIR", help="folder for the files (default: data)")
-    parser.add_argument("--from", dest="source", metavar="FILE", help=f"a local file of {', '.join(READERS)}")
+    parser.add_argument("--from", dest="source", metavar="FILE", help=f"a file of {', '.join(READERS)}")
     parser.add_argument("--to", metavar="FILE", help="the converted file")
     parser.add_argument("--sandbox", default="auto", help="where its programs run: auto (bubblewrap) or rlimit")
     given = parser.parse_args(argv)

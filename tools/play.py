@@ -25,7 +25,7 @@ ASKED = itertools.count(1)  # questions to the team, each with a seed of its own
 
 
 def read_answer() -> str:
-    """One answer from standard input, "" when there is none left.
+    """One answer from standard input, "" at its end.
 
     It ends with its answer line, with the closing fence of a program, or with an empty line outside of a program.
     """
@@ -45,7 +45,7 @@ def in_words(reward: Reward) -> str:
 
 
 def best_of(env: Env, agent: str, texts: Sequence[str]) -> str:
-    """Show every answer with what it earns on its own copy of the state; returns the best (ties: the first)."""
+    """The best answer (ties: the first). Shows what each earns on its own copy of the state."""
     rewards = [env.copy().step(agent, text) for text in texts]
     best = max(range(len(texts)), key=lambda k: mixed_reward(rewards[k]))
     for k, text in enumerate(texts):
@@ -54,7 +54,7 @@ def best_of(env: Env, agent: str, texts: Sequence[str]) -> str:
 
 
 def ask(team: Any, agent: str, messages: list[Message], k: int) -> list[str]:
-    """k sampled answers of a role of a `sampling.team.Team`; 0: the greedy one."""
+    """k sampled answers of a `sampling.team.Team`; 0: the greedy one."""
     request = Request(agent, team.encode(agent, messages), request_seed([0], 0, next(ASKED), 0, max(k, 1)))
     (replies,) = team.sampler(1.0 if k else 0.0)([request], max(k, 1))
     if not replies:
@@ -63,7 +63,7 @@ def ask(team: Any, agent: str, messages: list[Message], k: int) -> list[str]:
 
 
 def play(env: Env, team: Any, mine: Collection[str], candidates: int, turns: int) -> None:
-    """One game on the console, of at most `turns` turns."""
+    """One game on the console."""
     for turn in itertools.takewhile(lambda _: not env.done, range(turns)):
         say(f"\nturn {turn + 1}\n{env.render()}".rstrip())
         for agents in env.stages:
