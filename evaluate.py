@@ -1,10 +1,10 @@
 """Evaluate a run or a model on held-out environments: one chain each, no tree, greedy unless asked otherwise.
 
-python evaluate.py runs/NAME                                        the newest checkpoint of a run
-python evaluate.py runs/NAME --samples 4 --temperature 1            pass rate over 4 sampled chains per environment
-python evaluate.py runs/NAME@100                                    its checkpoint after 100 steps
-python evaluate.py HUB_ID_OR_FOLDER --task sudoku --workflow single      any chat model, with train.py's options
-python evaluate.py --team tool_user=runs/a planner=runs/b@100            policies of different runs, or models, together
+python evaluate.py runs/NAME                                   the newest checkpoint of a run
+python evaluate.py runs/NAME@100                               its checkpoint after 100 steps
+python evaluate.py runs/NAME --samples 4 --temperature 1       pass rate over 4 sampled chains per environment
+python evaluate.py HUB_ID_OR_FOLDER --task sudoku              any chat model, with train.py's options
+python evaluate.py --team tool_user=runs/a planner=runs/b      policies of different runs, or models, together
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tasks.levels import Levels
 
 @dataclass(frozen=True)
 class Options(Config):
-    """Held-out success of a run, of a model, or of a team, with the options of train.py too: a run has its own."""
+    """Held-out success of a run, of a model, or of a team. It takes train.py's options too; a run has its own."""
 
     source: tyro.conf.Positional[Text] = ""  # RUN, RUN@STEP, a hub id or a folder
     team: Words = ()  # instead: who plays each policy, POLICY=NAME ..., with the options of the first run among them
@@ -60,8 +60,9 @@ def load_team(argv: Sequence[str]) -> tuple[str, Options, Levels, Team]:
     config.check()
     if config.temperature == 0 and (config.samples > 1 or config.top_p < 1):
         raise ValueError("--samples and --top-p need --temperature above 0: greedy chains are all the same")
-    inside = any((folder / "inputs.json").exists() for folder in Path(config.merge).resolve().parents)
-    if config.merge and (inside or (Path(config.merge).exists() and any(Path(config.merge).iterdir()))):
+    merge = Path(config.merge).resolve()
+    inside = any((folder / "inputs.json").exists() for folder in merge.parents)
+    if config.merge and (inside or (merge.exists() and any(merge.iterdir()))):
         raise ValueError(f"--merge {config.merge}: not an empty folder outside of all runs")
     levels = levels_of(config, training=False)
     world = start(config.device)
@@ -74,16 +75,15 @@ def load_team(argv: Sequence[str]) -> tuple[str, Options, Levels, Team]:
 def main(argv: Sequence[str] | None = None) -> None:
     with errors_in_one_line("evaluate.py"):
         name, config, levels, team = load_team(sys.argv[1:] if argv is None else argv)
-        pool, summary = scoring_pool(config, levels), team.describe()
         many = config.samples, config.temperature, config.top_p
-        result = held_out(replace(config, eval_envs=config.envs), team, levels, pool, *many)
+        result = held_out(replace(config, eval_envs=config.envs), team, levels, scoring_pool(config, levels), *many)
         if config.merge:
             for policy in team.policies.values():
                 folder = Path(config.merge, policy.name if len(team.ranks_of) > 1 else "")
                 policy.save(folder, policy.weights(torch.float32))
         formats = ", ".join(f"{agent} {share:.2f}" for agent, share in result.formats.items())
         ended = dict(Counter(episode.ended for episode in result.episodes))
-        say(team.world, f"{config.task} ({config.workflow}), {name}: {summary}")
+        say(team.world, f"{config.task} ({config.workflow}), {name}: {team.describe()}")
         say(team.world, f"turns used {result.turns:.2f}; episodes ended by {ended}\nreadable answers: {formats}")
         say(team.world, f"success {half_up(result.success)} (n={result.n}, se {half_up(result.se)})")
         team.world.close()

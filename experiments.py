@@ -1,13 +1,13 @@
 """The paper's table of methods and its ablations with the tiny model on plan_path or another task, on CPU cores only.
 
-    python experiments.py --quick                 methods and roles, 2 seeds, 20 steps
-    python experiments.py --jobs 50 --time-limit 500          everything, on a large machine that you have for minutes
-    python experiments.py --tables credit --task file.py:Class        the rows of a table that a task of your own has
-    python experiments.py --page docs/experiments.json        the tables of recorded results once more
+    python experiments.py --quick                                   methods and roles, 2 seeds, 20 steps
+    python experiments.py --jobs 50 --time-limit 500                everything, on a large machine for a few minutes
+    python experiments.py --tables credit --task file.py:Class      the rows of a table that a task of your own has
+    python experiments.py --page docs/experiments.json              the tables of recorded results once more
 
 Every training is a single-threaded `train.py` with its own folder under --output-dir; options that are not listed below
-go to all of them. Repeat the command to continue after a stop: finished runs are kept, unfinished ones resume. At the
-end, at --time-limit or at Ctrl-C, `experiments.md` and `experiments.json` are written there.
+go to all of them. Repeat the command after a stop: finished runs are kept, unfinished ones resume. At the end, at
+--time-limit or at Ctrl-C, `experiments.md` and `experiments.json` are written there.
 """
 
 import argparse
@@ -36,7 +36,7 @@ COMMON = "--device cpu --trees 0 --keep 1 --report-every 10 --save-every 10"
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be run: rows by heading, `words` for train.py in all runs, how many agents a team has."""
+    """What is to be run: rows by heading, `words` for train.py in all runs."""
 
     folder: Path
     seeds: Sequence[int]
@@ -84,7 +84,7 @@ def finished(folder: Path, options: Sequence[str]) -> bool:
 
 
 def run_trainings(runs: Mapping[Path, Sequence[str]], parallel: int) -> list[str]:
-    """Run trainings, `parallel` at a time, until all have ended or somebody interrupts. No process is left behind.
+    """Run trainings, `parallel` at a time, until all have ended or somebody interrupts.
 
     What they print is in train.log, their options in train.args. Returns a message for each that failed.
     """
@@ -115,7 +115,7 @@ def run_trainings(runs: Mapping[Path, Sequence[str]], parallel: int) -> list[str
 
 
 def play_teams(plan: Plan) -> None:
-    """Evaluate the rows that combine checkpoints, where their runs are finished."""
+    """Evaluate the rows that combine checkpoints of finished runs."""
     from evaluate import load_team
     from prepare import held_out
 
@@ -135,7 +135,7 @@ def play_teams(plan: Plan) -> None:
 
 def run(plan: Plan, parallel: int) -> list[str]:
     """Train what is missing, play the teams of checkpoints, note where and when. Returns messages of failed runs."""
-    for folder, options in plan.runs.items():  # before anything starts: what is there belongs to this table
+    for folder, options in plan.runs.items():  # before anything starts
         note = folder / "train.args"
         if (folder / "config.json").exists() and not (note.exists() and note.read_text() == " ".join(options)):
             raise ValueError(f"{folder} holds a run with other options: name another --output-dir, or delete it")
@@ -173,7 +173,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         signal.signal(ending, signal.default_int_handler)
     with errors_in_one_line("experiments.py"):
         if own.jobs < 1 or not 0 <= own.time_limit < 2**31:
-            raise ValueError(f"--jobs {own.jobs} --time-limit {own.time_limit}: a job at least, and no seconds below 0")
+            raise ValueError(f"--jobs {own.jobs} --time-limit {own.time_limit}: at least 1 and 0")
         signal.alarm(own.time_limit)
         if own.page:
             path, failures, results = own.page, [], read_object(own.page)

@@ -98,7 +98,7 @@ class Config(UpdateConfig):
     track: Literal["none", "tensorboard", "wandb"] = "none"  # log the numbers there too
 
     def resolved(self: C) -> C:
-        """The same with every default that depends on other options."""
+        """The same with the defaults that depend on other options."""
         models = by_policy(self.model)
         alone, small = set(models.values()) == {"tiny"}, "tiny" in models.values()
         given = [pair.partition("=")[0] for pair in self.env_options]
@@ -151,7 +151,7 @@ UNTIED = ("steps", "device", "ranks", "sandbox", "track", "save_every", "keep", 
 def parse(argv: Sequence[str] | None = None, methods: Container[tuple[str, str, str]] = ()) -> Config:
     """The options of a training. Defaults < --like RUN < command line; with --resume those of the run itself.
 
-    `methods`: what --sampling, --grouping and --reward may be together. ValueError on options that do not fit.
+    `methods`: what --sampling, --grouping and --reward may be. ValueError on options that do not fit.
     """
     words = sys.argv[1:] if argv is None else list(argv)
     config = read(Config, words, Config())
@@ -177,19 +177,17 @@ def parse(argv: Sequence[str] | None = None, methods: Container[tuple[str, str, 
 def read(cls: type[C], words: Sequence[str], usual: C) -> C:
     """The options on a command line, `usual` where it says nothing. ValueError in one line.
 
-    A task of one's own is code, and a run folder runs no code: such a task has to be named on the command line.
+    A task of one's own is code, and a run folder runs no code: the command line has to name it.
     """
     own, box = usual.task not in TASKS, io.StringIO()
+    default = replace(usual, task="") if own else usual
     try:
         with redirect_stderr(box):
-            config = tyro.cli(
-                cls, prog=Path(sys.argv[0]).name, args=words, default=replace(usual, task="") if own else usual,
-                config=(tyro.conf.SuppressFixed,),
-            )  # fmt: skip
+            config = tyro.cli(cls, args=words, default=default, config=(tyro.conf.SuppressFixed,))
     except SystemExit as refused:
         if not refused.code:  # --help
             raise
-        _, error, *_ = re.split(r"[─-]{9,}", box.getvalue())  # a title, a line, what is wrong, a line, more
+        _, error, *_ = re.split(r"[─-]{9,}", box.getvalue())  # title, line, what is wrong, line, more
         raise ValueError(" ".join(re.sub("[│╮]", " ", error).split())) from None
     if own and not config.task:
         raise ValueError(f"the run has a task of its own, whose code only runs if you name it: add --task {usual.task}")
@@ -197,7 +195,7 @@ def read(cls: type[C], words: Sequence[str], usual: C) -> C:
 
 
 def load(run: Path) -> Config:
-    """The options that a run was started with. ValueError naming its config.json."""
+    """The options of a run. ValueError naming its config.json."""
     path = run / "config.json"
     if not path.exists():
         raise ValueError(f"{run} holds no run (no config.json)")
@@ -243,7 +241,7 @@ def by_policy(values: Sequence[str]) -> dict[str, str]:
 
 
 def sources(config: Config, policies: Sequence[str]) -> dict[str, str]:
-    """{policy: what plays it at first} for these policies. ValueError unless each of them has a model."""
+    """{policy: what plays it at first}. ValueError unless each of these policies has a model, and no other."""
     found = by_policy(config.model)
     found = dict.fromkeys(policies, found[""]) if "" in found else found
     if {*found} != {*policies}:

@@ -59,7 +59,7 @@ class Run:
             self.log.say("first evaluation: held-out environments, played greedily before training")
             before = self.evaluate(0).success
             self.save(0)
-        if self.team.world.main:  # last: without this file there is no run to resume, and the folder can be used again
+        if self.team.world.main:  # last: without this file the folder holds no run and can be used again
             run_folder.write_text(self.log.run / "config.json", json.dumps(asdict(self.config), indent=1))
         return before
 
@@ -89,11 +89,11 @@ class Run:
 
 
 def prepare(config: Config, world: World, folder: Path, stop: Stop) -> Run:
-    """A run that is new, or goes on from its newest checkpoint. ValueError on options and data that do not fit."""
+    """A new run, or one that goes on from its newest checkpoint. ValueError on options and data that do not fit."""
     say(world, f"{config.task} ({config.workflow}), model {' '.join(config.model)}; run folder {folder}")
     small = world.device == "cpu" and set(config.model) == {"tiny"}
     if small:
-        torch.set_num_threads(1)  # to sample: two gain little, and wait for each other where a neighbour is busy
+        torch.set_num_threads(1)  # to sample: two gain little
     checkpoint = run_folder.latest_checkpoint(folder) if config.resume else None
     done = run_folder.step_of(checkpoint) if checkpoint else 0
     if done > config.steps:
@@ -107,7 +107,7 @@ def prepare(config: Config, world: World, folder: Path, stop: Stop) -> Run:
     team = make_team(config, agents, world, load_models(config, levels, world, checkpoint))
     if small and world.size == 1 and "OMP_NUM_THREADS" not in os.environ:
         for policy in team.policies.values():
-            policy.threads = None  # the first update looks how many it takes; a resumed run has it in its checkpoint
+            policy.threads = None  # the first update chooses them, or the checkpoint has them
     for name, policy in team.policies.items():
         if policy.adapted and not policy.model.name_or_path:  # no hub and no folder outside has what is below
             policy.save(base := folder / "bases" / name, lora.merged_weights(policy.root, policy.model))
@@ -135,23 +135,23 @@ def levels_of(config: Config, training: bool = True) -> Levels:
 
 
 def scoring_pool(config: Config, levels: Levels) -> Executor | None:
-    """Threads where scoring waits for other processes (programs, symbolic mathematics); None for plain board games."""
+    """Threads where scoring waits for other processes (programs, mathematics); None for plain boards."""
     sandbox.set_mode(config.sandbox)
     if levels.training_env.runs_programs:
         sandbox.use_bubblewrap()  # or a refusal, before anything is loaded
-    # as many as this rank has cores: with more, programs that run in parallel would time out
+    # no more than this rank has cores, or programs would time out
     threads = max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
     return ThreadPoolExecutor(threads) if levels.training_env.slow_scoring else None
 
 
 def inputs_of(config: Config, policies: Mapping[str, Policy]) -> dict[str, str]:
-    """What a run is made from: files of its problems, its own task and weights below adapters, hub ids with commits."""
+    """What a run is made from: {file: ""} for problems, its own task and weights below adapters, {hub id: commit}."""
     files, commits = [config.data, config.eval_data], {}
     if config.task not in TASKS:
         files.append(inspect.getfile(task_class(config.task)))
     for base in {str(policy.model.name_or_path) for policy in policies.values() if policy.adapted}:
         files += map(str, Path(base).glob("*.[js]*"))
-        if not Path(base).is_dir():  # its name says nothing of what the hub has under it today
+        if not Path(base).is_dir():  # on the hub another model may have this name tomorrow
             commits[base] = Path(str(cached_file(base, "config.json", local_files_only=True))).parent.name
     return {file: "" for file in files if Path(file).is_file()} | commits
 
@@ -182,10 +182,7 @@ Load = Callable[[str], Loaded]  # name of a policy -> its model; with adapters t
 
 
 def make_team(config: Config, agents: Sequence[str], world: World, weights: Load) -> Team:
-    """The policies of this rank, each with its own weights and optimizer, and the engines that sample from them.
-
-    A rank loads no other models, but it has the tokenizers of all policies, because it plays whole environments.
-    """
+    """The policies of this rank with their optimizers and engines, and all tokenizers: it plays whole environments."""
     policy_of = policy_map(config, agents)
     names = list(dict.fromkeys(policy_of.values()))
     if not set(config.frozen) < set(names):
@@ -193,7 +190,7 @@ def make_team(config: Config, agents: Sequence[str], world: World, weights: Load
     ranks_of = place(names, world.size, config.ranks)
     policies: dict[str, Policy] = {}
     meshes = world.meshes(ranks_of)
-    models: Iterable[tuple] = ((name, *weights(name)) for name in meshes)  # one after the other: they leave the CPU
+    models: Iterable[tuple] = ((name, *weights(name)) for name in meshes)  # one at a time on the CPU
     if config.adapter == "lora":  # a model has all its adapters before it is sharded
         models = list(models)
     for name, model, tokenizer in models:
@@ -214,7 +211,7 @@ NAMES = {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers
 
 
 def make_engines(config: Config, policies: dict[str, Policy]) -> dict[str, Engine]:
-    """One engine for all policies of the same architecture: it loads a policy's weights before that policy's turn."""
+    """One engine for all policies of an architecture: it loads a policy's weights before that policy's turn."""
     alike, engines = dict[str, list[str]](), dict[str, Engine]()
     for name, policy in policies.items():
         policy.exact_engine = config.engine == "transformers" and policy.device.type == "cpu"
@@ -225,7 +222,7 @@ def make_engines(config: Config, policies: dict[str, Policy]) -> dict[str, Engin
         policy, limit = policies[names[0]], config.max_response_tokens
         if config.engine == "transformers":
             engine: Engine = TransformersEngine(policy, limit)
-        else:  # a large one leaves the GPU to the update, which two cannot take turns in
+        else:  # a large one leaves the GPU to the update; two could not take turns
             sleep = policy.size >= 1e9 and len(alike) == 1 and alone_on_the_gpu()
             engine = VllmEngine(policy, limit, memory=config.engine_memory, sleep=sleep)
         engines |= dict.fromkeys(names, engine)
@@ -233,16 +230,16 @@ def make_engines(config: Config, policies: dict[str, Policy]) -> dict[str, Engin
 
 
 def load_models(config: Config, levels: Levels, world: World, checkpoint: Path | None = None) -> Load:
-    """How the policies go on from a checkpoint of their run; without one how they start, as `--model` says.
+    """Models from a checkpoint of the run, or those of `--model`. ValueError on a policy without one.
 
-    What starts from one model is warm-started once. Policies of other runs are not, and in a team with the tiny model
-    only that one is: it alone has no idea of how to answer. All ranks call it. ValueError on a policy without a model.
+    What starts from one model is warm-started once. Policies of other runs are not, and beside the tiny model nothing
+    else is: it alone has no idea of how to answer. All ranks call it.
     """
     names = list(dict.fromkeys(policy_map(config, levels.training_env.agents).values()))
     folders = {name: str(checkpoint / name) for name in names} if checkpoint else sources(config, names)
     imitates = "tiny" if "tiny" in folders.values() else config.warm_start and "all"
     loaded: dict[str, Loaded] = {}
-    lasting: set[str] = set()  # what anybody can load by its name: the run need not keep a copy
+    lasting: set[str] = set()  # what anybody can load by its name: the run keeps no copy
     for name, source in folders.items():
         if found := run_folder.locate(source):  # a policy of a run
             part = run_folder.policy_folder(found, name)
@@ -274,20 +271,15 @@ def load_models(config: Config, levels: Levels, world: World, checkpoint: Path |
 def warm_started(source: str, config: Config, levels: Levels, world: World) -> Loaded:
     """A model after imitating noisy moves, where the task has some. All ranks get the weights of rank 0."""
     model, tokenizer = tiny.build(config.seed) if source == "tiny" else load_whole(source)
-    if not levels.training_env.noisy_answer:  # math and code: the tiny model only shows that everything runs
+    if not levels.training_env.noisy_answer:
         say(world, f"no warm start: {config.task} has no noisy answers to imitate; {source} starts as it is")
         return model, tokenizer
     say(world, f"warm start: {config.warm_start} steps of imitating noisy moves")
     device = "cpu" if source == "tiny" else world.device
     if world.main:
-        tiny.warm_start(
-            make_policy("warm start", model, tokenizer, config.lr, device),
-            levels.warm,
-            steps=config.warm_start,
-            turns=config.max_turns,
-            seed=config.seed,
-            lr=3e-3 if source == "tiny" else 2e-5,
-        )
+        policy = make_policy("warm start", model, tokenizer, config.lr, device)
+        lr = 3e-3 if source == "tiny" else 2e-5
+        tiny.warm_start(policy, levels.warm, steps=config.warm_start, turns=config.max_turns, seed=config.seed, lr=lr)
         model.to("cpu")  # type: ignore[arg-type]
     world.agree(model.parameters())
     return model, tokenizer

@@ -1,11 +1,11 @@
 """One self-contained HTML page of a run: the tree of candidates, board by board, and its learning curves.
 
-    python report.py runs/NAME                        writes runs/NAME/report.html; open it in any browser
+    python report.py runs/NAME            writes runs/NAME/report.html; open it in any browser
     python report.py runs/NAME --output page.html
-    python report.py runs/A runs/B ...                their curves in one page, runs/comparison.html
+    python report.py runs/A runs/B ...    their curves in one page, runs/comparison.html
 
-It also works during the run. `records/page.html` is the page without its data: it draws what this file chooses, loads
-nothing from anywhere, and sets every text that a model wrote as text, never as HTML.
+It also works during the run. `records/page.html` is the page without its data. It loads nothing from anywhere, and
+shows what a model wrote as text, never as HTML.
 """
 
 import argparse
@@ -59,8 +59,8 @@ CHARTS = (  # title, what it says, its metrics ("/reward": that of every agent),
 def fits(value: Any, example: Any) -> bool:
     """Whether a value has all that the example has, of the same kinds, and nothing else.
 
-    "*" stands for all other keys, the item of a list for all items, 0 for a number, 0.0 also for NaN, a tuple for
-    either one.
+    "*" stands for all other keys, the item of a list for all its items, 0 for a number, 0.0 also for NaN, a tuple for
+    either.
     """
     if isinstance(example, tuple):
         return any(fits(value, one) for one in example)
@@ -105,9 +105,6 @@ def read_run(folder: Path) -> Saved:
     return Saved(folder, config, sessions, rows, sets, f"{len(found['metrics'])} of {config.steps} steps")
 
 
-# -------------------------------------------------------------------------------------------------------------- drawing
-
-
 def lines(rows: Sequence[Row], metrics: Sequence[str], prefix: str = "") -> list[Row]:
     """The curves of a chart: one for each agent, policy or file that has such a metric. No number is a gap."""
     found = []
@@ -139,14 +136,14 @@ def facts(run: Saved) -> list[tuple[str, str]]:
 
 
 def overlay(runs: Sequence[Saved]) -> list[tuple[str, str]]:
-    """What stands above the curves of several runs: what each of them is, and the options that differ."""
+    """What stands above the curves of several runs, with the options that differ."""
     whole = [(str(run.folder), f"{run.config.task} ({run.config.workflow}), {run.steps}") for run in runs]
     options = {name: [str(getattr(run.config, name)) for run in runs] for name in asdict(runs[0].config)}
     return whole + [(name, " | ".join(values)) for name, values in options.items() if len({*values}) > 1]
 
 
 def page(runs: Sequence[Saved]) -> str:
-    """The whole page. Several runs share the charts, one line a run (or a run and role); trees are those of one."""
+    """The whole page. Several runs share the charts; only a single one shows its trees."""
     several, first = len(runs) > 1, runs[0]
     names = [str(run.folder) if several else run.folder.resolve().name for run in runs]
     labelled = [(run.rows, f"{name} " if several else "") for run, name in zip(runs, names, strict=True)]
@@ -161,7 +158,7 @@ def page(runs: Sequence[Saved]) -> str:
         "alpha": first.config.alpha,
         "scale": " / deviation" if first.config.normalize == "std" else "",
     }
-    # without any `<` in it, so nothing that a model wrote can end the block
+    # without any `<`, so nothing that a model wrote can end the block
     block = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     head, tail = TEMPLATE.read_text(encoding="utf-8").split("{{DATA}}")
     return head.replace("{{TITLE}}", html.escape(" · ".join(names))) + block + tail

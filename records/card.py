@@ -14,11 +14,11 @@ CARD = Path(__file__).with_name("card.md")
 
 
 def write_cards(run: Path, step: int, config: Config, team: Team, levels: Levels) -> None:
-    """README.md for every policy of a checkpoint, if there is one, with the last success that was measured."""
+    """README.md for every policy of a checkpoint, if there is one, with the last success."""
     if not team.world.main or not (checkpoint := run / "checkpoints" / f"step-{step:06d}").is_dir():
         return
     sessions = read_object(run / "run.json")["sessions"]  # of the log: each has a command
-    words = asdict(config) | read_rows(run / "evaluations.jsonl", ("step", "success", "se", "n"))[-1]
+    words = asdict(config) | read_rows(run / "evaluations.jsonl")[-1]
     words |= {"trained": step, "command": sessions[0]["command"]}
     words |= {"task": Path(config.task).name, "team": ", ".join(team.policy_of)}
     words["library"] = "transformers" if config.adapter == "none" else "peft"
@@ -30,7 +30,7 @@ def write_cards(run: Path, step: int, config: Config, team: Team, levels: Levels
         words |= {"policy": policy, "source": source, "base": f"base_model: {source}\n" if hub else ""}
         words |= {"roles": ", ".join(agents), "role": agents[0], "messages": json.dumps(prompts[agents[0]])}
         told = [(a, "\n\n".join(m["content"] for m in prompts[a] if m["role"] == "system")) for a in agents]
-        # a fence that is longer than any in the text, so that nothing in there can end the block
+        # a fence longer than any in the text, so that nothing in there can end the block
         fence = "`" * max(3, *(len(marks) + 1 for _, text in told for marks in ["", *re.findall("`+", text)]))
         words["prompts"] = "\n\n".join(f"**{a}**\n\n{fence}text\n{text or 'none'}\n{fence}" for a, text in told)
         write_text(checkpoint / policy / "README.md", CARD.read_text(encoding="utf-8").format(**words))

@@ -4,8 +4,8 @@
     checkpoints/step-000020/POLICY.optimizer.safetensors    beside it: engines load all such files of a folder
     checkpoints/latest                 name of the newest complete checkpoint
 
-A checkpoint is written under a temporary name and renamed when all of it is on the disk, so a kill leaves either all of
-it or nothing. It holds whole tensors, so any other number of ranks can go on from it, and nothing that would be run.
+A checkpoint is written under a temporary name and renamed when all of it is on the disk, so a kill leaves all of it or
+nothing. It holds whole tensors, so any number of ranks can go on from it, and no code.
 """
 
 import errno
@@ -34,7 +34,7 @@ ALONE = World()
 def save_checkpoint(run: Path, step: int, policies: Mapping[str, Policy], keep: int, world: World = ALONE) -> Path:
     """Save after `step` finished steps; keeps the newest `keep` checkpoints.
 
-    All ranks call it; `policies` are those of this rank. Nothing is left of a checkpoint that could not be written:
+    All ranks call it with their own policies. Nothing is left of a checkpoint that could not be written:
     FloatingPointError when a weight or the state of an optimizer is not finite, OSError when the disk is full.
     """
     folder = run / "checkpoints"
@@ -63,14 +63,14 @@ def save_checkpoint(run: Path, step: int, policies: Mapping[str, Policy], keep: 
         os.replace(temporary, final)
         write_text(folder / "latest", final.name)
         older = [path for path in checkpoints(run) if step_of(path) <= step]
-        for path in {*checkpoints(run)} - {*older[-keep:]}:  # also newer ones, where a run went on from an older one
+        for path in {*checkpoints(run)} - {*older[-keep:]}:  # also newer ones that a run did not go on from
             shutil.rmtree(path)
     world.barrier()
     return final
 
 
 def save_optimizer(policy: Policy, path: Path) -> None:
-    """Adam's state, whole tensors by the names of the weights. All ranks of the policy call it, the first writes."""
+    """Adam's state by the names of the weights. All ranks of the policy call it, the first writes."""
     whole: dict[str, torch.Tensor] = {}
     for name, weight in policy.parameters():
         for kind, value in policy.optimizer.state.get(weight, {}).items():
@@ -83,7 +83,7 @@ def save_optimizer(policy: Policy, path: Path) -> None:
 
 
 def load_optimizers(checkpoint: Path, policies: Mapping[str, Policy]) -> None:
-    """Restore the optimizers of policies loaded from it. All ranks call it. ValueError naming a file that is broken."""
+    """Restore the optimizers of policies loaded from it. All ranks call it. ValueError naming a broken file."""
     for name, policy in policies.items():
         path = checkpoint / f"{name}.optimizer.safetensors"
         try:
@@ -111,7 +111,7 @@ def _restore(policy: Policy, saved: Any) -> None:
 
 
 def cut_log(path: Path, step: int) -> None:
-    """Drop the rows that were written after the checkpoint of `step`, and half a row: they will be written again."""
+    """Drop the rows written after the checkpoint of `step`, and half a row."""
     if path.exists():
         kept = [row for row in read_rows(path, ["step"]) if row["step"] < step]
         write_text(path, "".join(json.dumps(row) + "\n" for row in kept))

@@ -1,4 +1,4 @@
-"""Lines on the console that any terminal can show, whatever a model or a data set wrote into them. No torch."""
+"""Lines that any terminal can show, whatever a model or a data set wrote into them. No torch."""
 
 import sys
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def errors_in_one_line(command: str) -> Iterator[None]:
-    """What is wrong with options, files, packages or memory ends a command with one line and exit code 1."""
+    """Errors of options, files, packages or memory end a command with one line and exit code 1."""
     try:
         yield
     except Exception as error:
@@ -46,5 +46,5 @@ sys.excepthook = lambda kind, error, trace: sys.stderr.write(
 
 
 def half_up(value: float, digits: int = 2) -> str:
-    """Rounded as people do, 0.145 to 0.15; Python's own way takes the even digit, or the binary number just below."""
+    """Rounded as people do: 0.145 is "0.15", where Python says 0.14."""
     return f"{float(value) + 1e-9:.{digits}f}"

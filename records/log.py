@@ -5,6 +5,7 @@ import platform
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from importlib.metadata import version
@@ -34,15 +35,17 @@ def say(world: World, text: str) -> None:
         console.say(text)
 
 
+@dataclass
 class Log:
-    """The logs of a run folder and its lines on the console. `policies` are names; `track` gets the numbers too."""
+    """The logs of a run folder and its lines on the console."""
 
-    def __init__(
-        self, run: Path, world: World, config: Config, levels: Levels, policies: Sequence[str], decode: Decode,
-        track: Track = lambda row, step: None,
-    ):  # fmt: skip
-        self.run, self.world, self.config, self.levels = run, world, config, levels
-        self.policies, self.decode, self.track = policies, decode, track
+    run: Path
+    world: World
+    config: Config
+    levels: Levels
+    policies: Sequence[str]
+    decode: Decode
+    track: Track = lambda row, step: None
 
     def progress(self, first: int) -> Iterator[int]:
         """The steps from `first` on, with a bar where it is seen."""
@@ -55,8 +58,7 @@ class Log:
     def begin(self, done: int = -1) -> None:
         """Drop the rows after the checkpoint of `done` steps, which will be written again, and note the command.
 
-        -1: drop all rows, which are of a start that was stopped before there was a run. ValueError naming the file and
-        line that is no row.
+        -1: drop the rows of a start that was stopped before there was a run. ValueError naming a line that is no row.
         """
         if not self.world.main:
             return
@@ -66,9 +68,7 @@ class Log:
             cut_log(self.run / name, min(done + 1, self.config.steps))
         path = self.run / "run.json"
         sessions = read_object(path).get("sessions") if done >= 0 and path.exists() else []
-        if type(sessions) is not list or not all(
-            isinstance(s, dict) and type(s.get("command")) is str for s in sessions
-        ):
+        if type(sessions) is not list or not all(type(one) is dict and "command" in one for one in sessions):
             raise ValueError(f"{path}: sessions is {sessions!r:.40} and not a list of commands")
         versions = {name: version(name) for name in ("torch", "transformers", "numpy")}
         versions |= {"python": platform.python_version()}
@@ -77,10 +77,7 @@ class Log:
         write_text(path, json.dumps({"sessions": sessions}, indent=1))
 
     def step(self, row: dict[str, Any], seconds: dict[str, float], result: Rollout, example: bool) -> None:
-        """One finished step: its metrics, its seconds, a few of its trees; with `example` a transcript is shown.
-
-        Rank 0 writes it, with the trees that it has played itself.
-        """
+        """One finished step: metrics, seconds, some trees of rank 0; with `example` a transcript is shown."""
         if not self.world.main:
             return
         append_row(self.run / "metrics.jsonl", row)
@@ -91,7 +88,7 @@ class Log:
         trees = tree_rows(result, step, self.decode, config.trees or 1, level)
         for tree in trees[: config.trees]:
             append_row(self.run / "trees.jsonl", tree)
-        self.say(step_line(row, config, self.levels.training_env.agents, self.policies, seconds["step_s"]))
+        self.say(step_line(row | seconds, config, self.levels.training_env.agents, self.policies))
         for alarm in alarms(row, self.policies):
             self.say(f"  note: {alarm}")
         if example:

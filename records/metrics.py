@@ -19,7 +19,7 @@ LOGPROB_GAP = 0.1  # nats: the engine does not sample from the weights that are 
 
 
 def rollout_metrics(result: Rollout, counts: Mapping[str, int], add_up: Callable[..., Any] = dict) -> dict[str, Any]:
-    """`solved`, `turns`, counts of groups, and for each agent the means over its candidates (docs/runs.md).
+    """The metrics of docs/runs.md but those of the update.
 
     `counts` are those of `assign_advantages` and `groups_per_turn`; `add_up` adds the sums of all processes.
     """
@@ -54,7 +54,7 @@ def rollout_metrics(result: Rollout, counts: Mapping[str, int], add_up: Callable
 
 
 def _agent_sums(agent: str, samples: Sequence[Sample]) -> dict[str, float]:
-    """How many candidates of the agent were scored, and the sums of what is reported as their means."""
+    """How many candidates of the agent were scored, and the sums of their numbers."""
     parts = []
     for sample in samples:
         if sample.key.agent == agent and sample.valid:
@@ -66,14 +66,14 @@ def _agent_sums(agent: str, samples: Sequence[Sample]) -> dict[str, float]:
 
 
 def groups_per_turn(groups: Mapping[Hashable, Sequence[Sample]]) -> dict[str, int]:
-    """How many groups there are at each turn ("turn 0", ...): late ones have fewer, some environments are done."""
+    """How many groups there are at each turn ("turn 0", ...)."""
     return Counter(f"turn {turn}" for group in groups.values() for turn in {sample.key.turn for sample in group})
 
 
 def alarms(row: Mapping[str, Any], policies: Sequence[str]) -> list[str]:
     """What a person should know about this step."""
     found = []
-    # a team that solves its levels may well have few groups to learn from, because all K answers are right
+    # where the levels are solved few groups have a signal: all K answers are right
     if row["groups/dead_share"] > 0.7 and row["solved"] < 0.5:
         found.append(f"{row['groups/dead_share']:.0%} of the groups have no signal: all K rewards are equal")
     for name in policies:
@@ -82,13 +82,8 @@ def alarms(row: Mapping[str, Any], policies: Sequence[str]) -> list[str]:
     return found
 
 
-def step_line(
-    row: Mapping[str, Any], config: Config, agents: Sequence[str], policies: Sequence[str], seconds: float
-) -> str:
-    """The line a person reads while waiting.
-
-    Rewards are in the order of `agents`, entropies in that of `policies`; "-": not scored or trained in this step.
-    """
+def step_line(row: Mapping[str, Any], config: Config, agents: Sequence[str], policies: Sequence[str]) -> str:
+    """The line of a step: rewards in the order of `agents`, entropies in that of `policies`, "-" for none."""
 
     def numbers(names: Sequence[str], metric: str) -> str:
         return "/".join(half_up(row[key]) if (key := f"{name}/{metric}") in row else "-" for name in names)
@@ -96,12 +91,12 @@ def step_line(
     solved = f"best of {config.num_candidates} solved" if config.sampling == "tree" else "solved"
     return (
         f"step {row['step'] + 1}/{config.steps} {solved} {half_up(row['solved'])} reward {numbers(agents, 'reward')} "
-        f"signal {1 - row['groups/dead_share']:.0%} entropy {numbers(policies, 'entropy')} {seconds:.1f}s"
+        f"signal {1 - row['groups/dead_share']:.0%} entropy {numbers(policies, 'entropy')} {row['step_s']:.1f}s"
     )
 
 
 class Clock:
-    """Where the seconds of a step went. The team keeps adding to `parts` ("generate" and "load")."""
+    """Where the seconds of a step went. The team adds to `parts` ("generate" and "load")."""
 
     def __init__(self, parts: defaultdict[str, float]):
         parts.clear()
@@ -116,10 +111,10 @@ class Clock:
         self.parts[part] += time.perf_counter() - started
 
     def seconds(self) -> dict[str, float]:
-        """Seconds of the step and of its parts, and the peak of memory in GB: of the process, on a GPU of torch there.
+        """Seconds of the step and of its parts, and the peak of memory in GB: of the process, or of torch on a GPU.
 
-        `sample_s` consists of `generate_s`, `environment_s` (scoring, texts, tokens) and loading weights meanwhile
-        (`load_s` - `sync_s`: policies that share an engine); `other_s` is in no part.
+        `sample_s` is `generate_s`, `environment_s` (scoring, texts, tokens) and loading weights meanwhile
+        (`load_s` - `sync_s`: policies that share an engine).
         """
         step, part = time.perf_counter() - self.started, self.parts
         peak = torch.cuda.max_memory_allocated() or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

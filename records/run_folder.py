@@ -25,16 +25,14 @@ if TYPE_CHECKING:
 def open_run(config: Config, world: World) -> Iterator[Path]:
     """The folder of a run, for this training alone as long as the context lasts. All ranks call it.
 
-    ValueError when ranks were started with different options, device and folder apart; on rank 0 also when another
-    process has the folder, when it holds a run already, and on links in it. A new folder in which nothing was written
-    is gone afterwards.
+    ValueError when ranks have different options, device and folder apart; on rank 0 also when another process has the
+    folder, when it holds a run already, and on links in it. A new folder that stays empty is gone afterwards.
     """
     first, *others = world.gather(asdict(config))
     for rank, other in enumerate(others, 1):
         for name, value in other.items():
             if value != first[name] and name not in ("device", "output_dir"):
-                option = f"--{name.replace('_', '-')}"
-                raise ValueError(f"{option} is {first[name]} on rank 0, but {value} on rank {rank}")
+                raise ValueError(f"--{name.replace('_', '-')} is {first[name]} on rank 0, but {value} on rank {rank}")
     folder = Path(first["output_dir"])  # of rank 0: its default holds the time of day
     if not world.main:
         yield folder
@@ -44,7 +42,7 @@ def open_run(config: Config, world: World) -> Iterator[Path]:
     new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     if links := [path for path in folder.rglob("*") if path.is_symlink()]:
-        raise ValueError(f"{links[0]} is a link, and what is written there lands somewhere else: remove it")
+        raise ValueError(f"{links[0]} is a link, and leads somewhere else: remove it")
     with open(folder / ".lock", "a") as file:
         try:  # until the file is closed or this process ends
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -60,12 +58,12 @@ def open_run(config: Config, world: World) -> Iterator[Path]:
 
 
 def pin(run: Path, inputs: Mapping[str, str]) -> None:
-    """Note what a run is made from: {file: "", whose hash is taken, or model of the hub: its commit}."""
+    """Note what a run is made from: {file: "", whose hash is taken, or hub id: its commit}."""
     write_text(run / "inputs.json", json.dumps(_pinned(run, inputs), indent=1))
 
 
 def check_pins(run: Path, inputs: Mapping[str, str]) -> None:
-    """ValueError naming one of these that is not what it was. A Python file may have moved since."""
+    """ValueError naming one of these that has changed. A Python file may have moved."""
     known = read_object(run / "inputs.json")
     moved = {Path(name).name: digest for name, digest in known.items() if name.endswith(".py")}
     for name, digest in _pinned(run, inputs).items():
@@ -79,7 +77,7 @@ def _pinned(run: Path, inputs: Mapping[str, str]) -> dict[str, str]:
     for name in sorted({os.path.realpath(name) for name, commit in inputs.items() if not commit}):
         digest = hashlib.sha256()
         with open(name, "rb") as file:
-            while block := file.read(2**20):  # weights may be larger than the memory that is free on each rank
+            while block := file.read(2**20):  # weights may be larger than the free memory
                 digest.update(block)
         hashes[name.removeprefix(f"{run.resolve()}/")] = digest.hexdigest()
     return hashes | {name: commit for name, commit in inputs.items() if commit}
@@ -104,14 +102,14 @@ def append_row(path: Path, row: dict[str, Any]) -> None:
 def read_rows(path: Path, needs: Iterable[str] = ()) -> list[dict[str, Any]]:
     """One JSON object a line; a missing file has none, and half a last line is left out.
 
-    ValueError naming file and line when one is something else, or lacks a number in one of `needs`.
+    ValueError naming file and line when one is something else, or one of `needs` is no number in it.
     """
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if path.exists() else []
     return [_object(line, f"{path}, line {number}", needs) for number, line in enumerate(lines, 1)]
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """A file that holds one JSON object. ValueError naming the file when it holds something else."""
+    """A file that holds one JSON object. ValueError naming it when it holds something else."""
     return _object(path.read_text(encoding="utf-8", errors="replace"), str(path))
 
 
@@ -169,10 +167,7 @@ def locate(source: str) -> Path | None:
 
 
 def policy_folder(checkpoint: Path, name: str) -> Path:
-    """Who plays this policy: the one of its name in a checkpoint, or its only one, or the folder that is one itself.
-
-    ValueError when there is none.
-    """
+    """Who plays this policy: that of its name in a checkpoint, or the only one, or this folder. ValueError if none."""
     if not is_checkpoint(checkpoint):
         return checkpoint
     there = {path.name: path for path in sorted(checkpoint.iterdir()) if path.is_dir()}

@@ -21,9 +21,8 @@ class Stopped(BaseException):
 class Stop:
     """As a context: what the signals do, and how errors are shown.
 
-    `patient`: a signal is only noted down in `number`, and the step that has begun is finished; else it raises Stopped.
-    A second one ends at once. Until the first step what is wrong ends the program with one line, later with its
-    traceback, apart from memory and files.
+    `patient`: a signal is only noted in `number`, and the step that has begun is finished; else it raises Stopped. A
+    second one ends at once. Until the first step an error is one line, later a traceback, apart from memory and files.
     """
 
     def __init__(self, config: Config) -> None:
@@ -42,10 +41,10 @@ class Stop:
                 say(how_to_go_on(self.config))
             from torch import distributed  # not at the top: --help needs no torch
 
-            if distributed.is_initialized():  # the other ranks may wait in the middle of anything: nobody can close it
+            if distributed.is_initialized():  # other ranks may wait in the middle of anything: it cannot be closed
                 os._exit(128 + error.args[0])
             sys.exit(128 + error.args[0])
-        if isinstance(error, SystemExit):  # ours come before or after: this is a task's own code, and no success
+        if isinstance(error, SystemExit):  # of a task's own code: ours come before or after
             raise RuntimeError(f"--task {self.config.task}: its code called sys.exit({error.code!r})") from error
         if error and (not self.begun or isinstance(error, OSError) or out_of_memory(error)):
             with errors_in_one_line("train.py"):
@@ -55,19 +54,19 @@ class Stop:
         self.number = number
         if not self.patient:
             raise Stopped(number)
-        for each, _ in self.before:  # torchrun passes on what the terminal has sent to everybody: that is no second one
+        for each, _ in self.before:  # torchrun passes on what the terminal has sent to all: that is no second one
             signal.signal(each, signal.SIG_IGN if "TORCHELASTIC_RUN_ID" in os.environ else signal.SIG_DFL)
         if speaks():
             os.write(2, b"\nstopping: this step is finished and saved first; once more ends at once\n")
 
 
 def speaks() -> bool:
-    """Whether this process is the one that prints, known before it has joined the others."""
+    """Whether this process prints, known before it has joined the others."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def how_to_go_on(config: Config) -> str:
-    """The last line of a run that was stopped: the command that goes on with it."""
+    """The last line of a stopped run: the command that goes on with it."""
     if not (Path(config.output_dir) / "config.json").is_file():
         return "stopped before the first step: there is nothing to go on from, start again"
     own = f" --task {shlex.quote(config.task)}" if config.task not in TASKS else ""

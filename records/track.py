@@ -1,4 +1,4 @@
-"""What is logged, also in TensorBoard or wandb, whose packages are imported only when they are asked for."""
+"""What is logged, also in TensorBoard or wandb, imported only when they are asked for."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module

@@ -1,7 +1,4 @@
-"""Recorded trees: prompts, answers, rewards and what was committed, for a few environments of a step, as JSON.
-
-docs/runs.md shows a row of `trees.jsonl` and of `boards.jsonl`, the same for held-out levels at every evaluation.
-"""
+"""Recorded trees: prompts, answers, rewards and what was committed. docs/runs.md shows a row."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,8 +17,8 @@ Row = dict[str, Any]
 def tree_rows(result: Rollout, step: int, decode: Decode, limit: int, level: Callable[[int], Env]) -> list[Row]:
     """`limit` environments of a rollout, one row each in order: the first that have a group with a signal, then others.
 
-    Call it after `assign_advantages`. `decode(agent, ids)` is that of the rollout. `level(env)` is the environment as
-    it was before: the rollout keeps no states, so what is recorded is played once more.
+    Call it after `assign_advantages`. `level(env)` is the environment as it was before: the rollout keeps no states, so
+    what is recorded is played once more.
     """
     rows = []
     signal = {sample.key.env for sample in result.samples if sample.advantage}
@@ -34,7 +31,7 @@ def tree_rows(result: Rollout, step: int, decode: Decode, limit: int, level: Cal
 
 
 def _episode(episode: Episode, decode: Decode, env: Env | None, row: Row) -> Row:
-    """One episode from the state `env` on; messages and boards that are new go to the end of those of the row."""
+    """One episode from the state `env` on; new messages and boards are added to those of the row."""
     prompts = {(action.turn, action.agent): action.messages for action in episode.actions}
     stages = []
     for key, samples in groupby(episode.samples, key=lambda sample: sample.key):
@@ -52,7 +49,7 @@ def _episode(episode: Episode, decode: Decode, env: Env | None, row: Row) -> Row
                 candidate |= _board(twin, row) | ({"way": twin.way} if twin.way else {})
             stage["candidates"].append(candidate)
             after = twin if sample.committed else after
-        # where no candidate could be scored no messages were kept: the prompt is shown as the model read it
+        # no messages were kept where no candidate could be scored: the prompt as the model read it
         messages = prompts.get(key[1:]) or [{"role": "prompt", "content": decode(key.agent, sample.prompt_ids)}]
         stage["prompt"] = [_number(message, row["messages"]) for message in messages]
         stages.append(stage)
@@ -77,13 +74,13 @@ def _board(env: Env | None, row: Row) -> Row:
 
 
 def _number(item: Any, items: list[Any]) -> int:
-    """The place of an item in a list, at its end if it is new."""
+    """The place of an item in a list, where it is added if it is new."""
     items += [] if item in items else [item]
     return items.index(item)
 
 
 def transcript(row: Row) -> str:
-    """The first committed actions of a recorded environment, and the way each of them takes on the board."""
+    """The first committed actions of a recorded environment, and their ways on the board."""
     episode = row["episodes"][0]
     lines = [f"--- example, step {row['step'] + 1}, environment {row['env'] + 1} ---"]
     for stage in episode["stages"][:4]:

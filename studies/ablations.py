@@ -1,7 +1,7 @@
 """What is compared with AT-GRPO and GRPO: other ways to sample, reward and group.
 
-`METHODS` has every combination of `--sampling`, `--grouping` and `--reward` that makes sense, with the rollout to run
-and the key of its groups. The rewards, for a candidate of a tree and for a whole trajectory of chains:
+`METHODS` has every combination of `--sampling`, `--grouping` and `--reward` that makes sense: the rollout and the key
+of its groups. The rewards of a candidate of a tree, and of a trajectory of chains:
 
     --reward     tree                                   chains
     mixed        alpha * team + local (the paper)       the team's progress at the end, 1 exactly when solved
@@ -41,7 +41,7 @@ METHODS: dict[tuple[str, str, str], tuple[Callable[..., Rollout], Callable[[Samp
     ("chains", "trajectory", "mixed"): (rollout_chains, trajectory_key),  # GRPO
     ("chains", "trajectory", "dense"): (DENSE, trajectory_key),
     ("chains", "trajectory", "outcome"): (SOLVED, trajectory_key),
-    # after the first action hardly any two chains share a prompt: their groups have different ones, or a single member
+    # after the first action hardly any chains share a prompt: groups have different ones, or a single member
     ("parallel", "agent_turn", "mixed"): (rollout_parallel, lambda sample: sample.key),
     ("parallel", "prompt", "mixed"): (rollout_parallel, lambda sample: (sample.key, tuple(sample.prompt_ids))),
     ("tree", "agent", "mixed"): (rollout_tree, lambda sample: (sample.key.env, sample.key.agent)),  # all its turns

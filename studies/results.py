@@ -1,7 +1,7 @@
 """The results of the experiments: the numbers of every row, collected from the run folders, and the tables.
 
 FOLDER/OPTIONS-seedN/      a run of train.py
-FOLDER/plays/ROW-seedN/    the evaluation of a team that was put together from checkpoints
+FOLDER/plays/ROW-seedN/    the evaluation of a team of checkpoints
 FOLDER/sessions.jsonl      when and where commands ran
 """
 
@@ -39,7 +39,7 @@ def learning_curve(run: Path) -> list[list[Any]]:
 
 
 def collect(folder: Path, tables: Mapping[str, Sequence[Method]], seeds: Sequence[int], steps: int) -> Record:
-    """Everything that the tables show, as JSON: rows with the numbers of each seed, and where they come from."""
+    """Everything that the tables show, as JSON."""
     rows = [
         {"section": section.capitalize(), "label": row.label, "steps": steps_of(row.options, steps)}
         | {"runs": [run for seed in seeds for run in numbers(row, folder, seed)]}
@@ -50,7 +50,7 @@ def collect(folder: Path, tables: Mapping[str, Sequence[Method]], seeds: Sequenc
 
 
 def numbers(row: Method, folder: Path, seed: int) -> list[Record]:
-    """The run of a row with one seed; none if it has not got far enough to have a number."""
+    """The run of a row with one seed; none if it has no number yet."""
     run = run_folder(folder / "plays", row.label, seed) if row.team else run_folder(folder, row.options, seed)
     curve = learning_curve(run)[: 1 if row.untrained else None]  # untrained: the evaluation before the first step
     if not curve or (curve[-1][0] == 0 and not row.untrained):  # has only begun
@@ -66,7 +66,7 @@ def numbers(row: Method, folder: Path, seed: int) -> list[Record]:
 
 
 def axis(run: Record, kind: str) -> list[int]:
-    """The steps or the candidates after which a run was evaluated; a team of checkpoints has no candidates."""
+    """The steps or candidates after which a run was evaluated; a team of checkpoints has no candidates."""
     return [step for step, *_ in run["curve"]] if kind == "steps" else run.get("spent", {}).get(kind, [])
 
 
@@ -77,13 +77,13 @@ def reached(rows: Sequence[Record], kind: str) -> int:
 
 
 def success(row: Record, kind: str, point: int) -> Seeds:
-    """On the straight line between two evaluations."""
+    """Of each seed, on the straight line between two evaluations."""
     curves = {run["seed"]: (axis(run, kind), [value for _, value, _ in run["curve"]]) for run in row["runs"]}
     return {seed: float(np.interp(point, points, values)) for seed, (points, values) in curves.items() if points}
 
 
 def t_test(values: Sequence[float]) -> tuple[float, float]:
-    """Half the width of the 95% interval of the mean, and the two-sided p of "the mean is 0" (Student's t)."""
+    """Half the width of the mean's 95% interval, and the two-sided p of "the mean is 0" (Student's t)."""
     free, se = len(values) - 1, stdev(values) / math.sqrt(len(values))
 
     def outside(t: float) -> Any:
@@ -95,7 +95,7 @@ def t_test(values: Sequence[float]) -> tuple[float, float]:
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """Each p corrected for the number of comparisons: the smallest times all of them, the next times one less."""
+    """Each p corrected for their number: the smallest times all of them, the next times one less."""
     order = np.argsort(ps)
     corrected = np.minimum(1, np.array(ps)[order] * range(len(ps), 0, -1))
     return np.maximum.accumulate(corrected)[np.argsort(order)].tolist()  # never smaller than one before
@@ -133,7 +133,7 @@ def cells(row: Record, equal: Seeds, steps: int) -> list[str]:
     """One row; what is missing or was stopped early says so."""
     last, steps = reached([row], "steps"), row.get("steps", steps)
     values = success(row, "steps", last)
-    early = f" (after {last} of {steps} steps)" if last not in (0, steps) else ""  # where its slowest seed is
+    early = f" (after {last} of {steps} steps)" if last not in (0, steps) else ""
     trained = [run for run in row["runs"] if "spent" in run]
     sampled = [run["spent"]["candidates"][-1] / run["curve"][-1][0] for run in trained]
     return [
@@ -163,7 +163,7 @@ def differences(results: Record, equal: Mapping[str, Seeds]) -> list[list[str]]:
 
 
 def shown(values: Sequence[float]) -> str:
-    """Their mean, its 95% interval, and how often they are above 0; or the only one."""
+    """Mean, its 95% interval, and how many are above 0; or the only one."""
     if len(values) < 2:
         return "".join(f"{value:+.3f}" for value in values)
     mean, (half, _) = fmean(values), t_test(values)

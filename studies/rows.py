@@ -1,4 +1,4 @@
-"""Which rows the tables of `experiments.py` have, what is trained for them, and which rows are compared.
+"""The rows of the tables of `experiments.py`, what is trained for them, and which are compared.
 
 A training is named by its options of train.py, apart from those that all have. `--steps 67%`: of the steps of other
 rows, so that a schedule ends after as many candidates as a tree needed.
@@ -38,7 +38,7 @@ def steps_of(options: str, steps: int) -> int:
 
 
 def options_of(options: str, steps: int, team: int) -> list[str]:
-    """All options of a training, with as many environments a step as BUDGET allows for a team of so many agents."""
+    """All options of a training, with as many environments a step as BUDGET allows for `team` agents."""
     found = f"--max-turns {TURNS} --num-candidates {CANDIDATES} {options}"
     turns, candidates = (int(re.findall(rf"--{name} (\d+)", found)[-1]) for name in ("max-turns", "num-candidates"))
     envs = BUDGET // ((1 if SINGLE in options else team) * turns * candidates)
@@ -47,7 +47,7 @@ def options_of(options: str, steps: int, team: int) -> list[str]:
 
 
 def _alone(view: str = "") -> dict[str, tuple[str, str]]:
-    """Each role is played by the policy that was trained while the other one stayed at its warm start."""
+    """Each role is played by the policy that was trained while the other stayed at its warm start."""
     roles = {"tool_user": "planner", "planner": "tool_user"}
     return {agent: (f"{view}{ROLES} --frozen {other}", agent) for agent, other in roles.items()}
 
@@ -109,7 +109,7 @@ TABLES = {
         }.items()
     ],
 }
-# Of the paper: the row that should be better, the row it is compared with, and the latter's shorter schedule if any.
+# claim -> the row that should be better, the one it is compared with, and the latter's shorter schedule if any
 CLAIMS: dict[str, tuple[str, ...]] = {
     "tree groups against trajectory groups, team": (AT_GRPO, "MAS + GRPO"),
     "tree groups against trajectory groups, single agent": ("single agent + tree", "single agent + GRPO"),
