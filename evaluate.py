@@ -59,7 +59,7 @@ def load_team(argv: Sequence[str]) -> tuple[str, Options, Levels, Team]:
     config = (config if checkpoint else replace(config, model=models)).resolved()
     config.check()
     if config.temperature == 0 and (config.samples > 1 or config.top_p < 1):
-        raise ValueError("--samples and --top-p need --temperature above 0: greedy chains are all the same")
+        raise ValueError("--samples and --top-p need --temperature above 0")
     merge = Path(config.merge).resolve()
     inside = any((folder / "inputs.json").exists() for folder in merge.parents)
     if config.merge and (inside or (merge.exists() and any(merge.iterdir()))):

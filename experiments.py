@@ -84,10 +84,7 @@ def finished(folder: Path, options: Sequence[str]) -> bool:
 
 
 def run_trainings(runs: Mapping[Path, Sequence[str]], parallel: int) -> list[str]:
-    """Run trainings, `parallel` at a time, until all have ended or somebody interrupts.
-
-    What they print is in train.log, their options in train.args. Returns a message for each that failed.
-    """
+    """Run trainings, `parallel` at a time, until all have ended or somebody interrupts. Returns what failed."""
     begun: list[subprocess.Popen] = []
 
     def train(folder: Path) -> str:
@@ -104,13 +101,13 @@ def run_trainings(runs: Mapping[Path, Sequence[str]], parallel: int) -> list[str
 
     with ThreadPoolExecutor(parallel) as pool:
         try:
-            return list(filter(None, tqdm(pool.map(train, runs), "trainings", len(runs))))  # of those not finished yet
+            return list(filter(None, tqdm(pool.map(train, runs), "trainings", len(runs))))
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
             print("some runs are not finished; the same command goes on with them")
             time.sleep(1)  # one may be starting just now
             for process in begun:
-                process.terminate()  # it saves, and can be resumed no matter when it is stopped
+                process.terminate()  # it saves first
     return []
 
 
@@ -124,7 +121,7 @@ def play_teams(plan: Plan) -> None:
         played = run_folder(plan.folder / "plays", row.label, seed)
         runs = {name: run_folder(plan.folder, name, seed) for name in row.trainings}
         if not learning_curve(played) and all(finished(run, plan.runs[run]) for run in runs.values()):
-            # who plays whom: a policy of one run, under the name of an agent
+            # agents are played by policies of these runs
             team = [f"{agent}={latest_checkpoint(runs[name]) / who}" for agent, (name, who) in row.team.items()]
             words = [*plan.words, *COMMON.split(), "--max-turns", str(TURNS)]
             _, config, task, loaded = load_team(["--team", *team, *words])

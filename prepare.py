@@ -16,7 +16,6 @@ from transformers.utils import cached_file
 from distributed.exchange import gather_episodes
 from distributed.world import World, place
 from model import lora, tiny
-from model.lora import load_whole
 from model.policy import Policy, make_policy
 from options import Config, policy_map, sources
 from records import run_folder
@@ -49,7 +48,7 @@ class Run:
     done: int = 0  # steps in the newest checkpoint
 
     def first_evaluation(self) -> float:
-        """Held-out success before training: played now, or the first row of the evaluations of a resumed run."""
+        """Held-out success before training: played now, or read where a run resumes."""
         if self.config.resume:
             path = self.log.run / "evaluations.jsonl"
             if not (rows := run_folder.read_rows(path, ("step", "success", "se", "n"))):
@@ -105,10 +104,9 @@ def prepare(config: Config, world: World, folder: Path, stop: Stop) -> Run:
     agents = levels.training_env.agents
     track = make_tracker(config.track if world.main else "none", folder, asdict(config), done)
     team = make_team(config, agents, world, load_models(config, levels, world, checkpoint))
-    if small and world.size == 1 and "OMP_NUM_THREADS" not in os.environ:
-        for policy in team.policies.values():
-            policy.threads = None  # the first update chooses them, or the checkpoint has them
     for name, policy in team.policies.items():
+        if small and world.size == 1 and "OMP_NUM_THREADS" not in os.environ:
+            policy.threads = None  # the first update chooses them, or the checkpoint has them
         if policy.adapted and not policy.model.name_or_path:  # no hub and no folder outside has what is below
             policy.save(base := folder / "bases" / name, lora.merged_weights(policy.root, policy.model))
             policy.model.name_or_path = str(base.resolve())
@@ -178,7 +176,7 @@ def held_out(
 
 
 Loaded = tuple[PreTrainedModel, PreTrainedTokenizerBase]  # a model on the CPU
-Load = Callable[[str], Loaded]  # name of a policy -> its model; with adapters the same one where policies share it
+Load = Callable[[str], Loaded]  # name of a policy -> its model, which policies with adapters share
 
 
 def make_team(config: Config, agents: Sequence[str], world: World, weights: Load) -> Team:
@@ -255,7 +253,7 @@ def load_models(config: Config, levels: Levels, world: World, checkpoint: Path |
         folder = base = folders[name]
         if continued := checkpoint is not None and lora.is_adapter(Path(folder)):
             lasting.add(base := lora.base_of(Path(folder)))
-        model, tokenizer = loaded.get(base) or load_whole(base)
+        model, tokenizer = loaded.get(base) or lora.load_whole(base)
         if config.adapter == "none":
             return copy.deepcopy(model) if base in loaded else model, tokenizer
         loaded[base] = model, tokenizer  # one model for all policies that start from it
@@ -270,15 +268,14 @@ def load_models(config: Config, levels: Levels, world: World, checkpoint: Path |
 
 def warm_started(source: str, config: Config, levels: Levels, world: World) -> Loaded:
     """A model after imitating noisy moves, where the task has some. All ranks get the weights of rank 0."""
-    model, tokenizer = tiny.build(config.seed) if source == "tiny" else load_whole(source)
+    model, tokenizer = tiny.build(config.seed) if source == "tiny" else lora.load_whole(source)
     if not levels.training_env.noisy_answer:
         say(world, f"no warm start: {config.task} has no noisy answers to imitate; {source} starts as it is")
         return model, tokenizer
     say(world, f"warm start: {config.warm_start} steps of imitating noisy moves")
-    device = "cpu" if source == "tiny" else world.device
+    device, lr = ("cpu", 3e-3) if source == "tiny" else (world.device, 2e-5)
     if world.main:
         policy = make_policy("warm start", model, tokenizer, config.lr, device)
-        lr = 3e-3 if source == "tiny" else 2e-5
         tiny.warm_start(policy, levels.warm, steps=config.warm_start, turns=config.max_turns, seed=config.seed, lr=lr)
         model.to("cpu")  # type: ignore[arg-type]
     world.agree(model.parameters())

@@ -4,8 +4,8 @@
     python report.py runs/NAME --output page.html
     python report.py runs/A runs/B ...    their curves in one page, runs/comparison.html
 
-It also works during the run. `records/page.html` is the page without its data. It loads nothing from anywhere, and
-shows what a model wrote as text, never as HTML.
+It also works during the run. `records/page.html` is the page without its data. The browser loads nothing from
+anywhere for it, and what a model wrote is shown as text, never as HTML.
 """
 
 import argparse
@@ -81,7 +81,7 @@ class Saved:
     folder: Path
     config: Config
     sessions: list[Row]
-    rows: list[Row]  # of metrics, timing and evaluations, with the steps that were done then (from 1 in training)
+    rows: list[Row]  # of metrics, timing and evaluations; `step`: how many are done
     sets: dict[str, list[Row]]  # trees of training levels, and of held-out levels
     steps: str  # how many are done
 
@@ -173,7 +173,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     output = given.output or (first.resolve().parent / "comparison.html" if others else first / "report.html")
     with errors_in_one_line("report.py"):
         runs = [read_run(folder) for folder in given.runs]
-        write_text(output, page(runs))  # in one step: a link of this name is replaced, what it leads to stays as it is
+        write_text(output, page(runs))
     say(f"{output}: {', '.join(run.steps for run in runs)}, {output.stat().st_size / 1e6:.1f} MB")
 
 

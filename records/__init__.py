@@ -1,1 +1,1 @@
-"""What a run leaves behind: metrics, recorded trees, checkpoints, and the page that shows them."""
+"""What a run leaves behind, and the page that shows it."""

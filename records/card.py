@@ -1,4 +1,4 @@
-"""A model card beside every checkpoint: what a policy plays and is told, how it was trained, how it is served."""
+"""A model card beside every checkpoint: what a policy plays and is told, how it was trained and is served."""
 
 import json
 import re
@@ -17,9 +17,8 @@ def write_cards(run: Path, step: int, config: Config, team: Team, levels: Levels
     """README.md for every policy of a checkpoint, if there is one, with the last success."""
     if not team.world.main or not (checkpoint := run / "checkpoints" / f"step-{step:06d}").is_dir():
         return
-    sessions = read_object(run / "run.json")["sessions"]  # of the log: each has a command
     words = asdict(config) | read_rows(run / "evaluations.jsonl")[-1]
-    words |= {"trained": step, "command": sessions[0]["command"]}
+    words |= {"trained": step, "command": read_object(run / "run.json")["sessions"][0]["command"]}
     words |= {"task": Path(config.task).name, "team": ", ".join(team.policy_of)}
     words["library"] = "transformers" if config.adapter == "none" else "peft"
     env = levels.held_out(0)

@@ -26,8 +26,8 @@ from distributed.world import World
 from model.policy import Policy
 from records.run_folder import checkpoints, read_rows, step_of, write_text
 
-STEPS = ("metrics.jsonl", "timing.jsonl", "trees.jsonl")  # logs with rows of steps
-EVALUATIONS = ("evaluations.jsonl", "boards.jsonl")  # and of evaluations
+# log -> its number for the first step: evaluations count the steps that are done
+LOGS = {"metrics.jsonl": 0, "timing.jsonl": 0, "trees.jsonl": 0, "evaluations.jsonl": 1, "boards.jsonl": 1}
 ALONE = World()
 
 
@@ -49,7 +49,7 @@ def save_checkpoint(run: Path, step: int, policies: Mapping[str, Policy], keep: 
             policy.save(temporary / name)
             save_optimizer(policy, temporary / f"{name}.optimizer.safetensors")
         world.barrier()
-        for path in [*temporary.rglob("*"), *(run / name for name in STEPS + EVALUATIONS)] if world.main else ():
+        for path in [*temporary.rglob("*"), *(run / name for name in LOGS)] if world.main else ():
             if path.is_file():  # on the disk before the rename makes it visible
                 with open(path, "rb") as file:
                     os.fsync(file.fileno())
@@ -97,7 +97,7 @@ def load_optimizers(checkpoint: Path, policies: Mapping[str, Policy]) -> None:
 
 
 def _restore(policy: Policy, saved: Any) -> None:
-    # A step along a gradient of 0 makes the state, in the form that this optimizer has on these ranks, and no more.
+    # A step along a gradient of 0 makes the state, in the form that it has on these ranks.
     for _, weight in policy.parameters():
         weight.grad = torch.zeros_like(weight)
     policy.optimizer.step()

@@ -16,7 +16,7 @@ def printable(text: str) -> str:
 
 
 def say(text: str) -> None:
-    """A line on standard output, at once, also where that is a file; above the bar where there is one."""
+    """A line on standard output at once, above the bar if there is one."""
     encoding = sys.stdout.encoding or "utf-8"  # letters that it lacks are written as escapes
     tqdm.write(printable(text).encode(encoding, "backslashreplace").decode(encoding))
     sys.stdout.flush()

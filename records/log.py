@@ -17,7 +17,7 @@ from tqdm import tqdm
 from distributed.world import World
 from options import Config
 from records import console
-from records.checkpoint import EVALUATIONS, STEPS, cut_log
+from records.checkpoint import LOGS, cut_log
 from records.console import half_up
 from records.metrics import alarms, step_line
 from records.run_folder import append_row, read_object, write_text
@@ -62,10 +62,8 @@ class Log:
         """
         if not self.world.main:
             return
-        for name in STEPS:
-            cut_log(self.run / name, done)
-        for name in EVALUATIONS:  # only the last one is made again
-            cut_log(self.run / name, min(done + 1, self.config.steps))
+        for name, first in LOGS.items():  # the last evaluation is made again
+            cut_log(self.run / name, min(done + first, self.config.steps))
         path = self.run / "run.json"
         sessions = read_object(path).get("sessions") if done >= 0 and path.exists() else []
         if type(sessions) is not list or not all(type(one) is dict and "command" in one for one in sessions):
@@ -98,9 +96,9 @@ class Log:
         """Held-out success after `step` steps, and how the first levels were played."""
         if not self.world.main:
             return
-        row = {"step": step, "success": result.success, "se": result.se, "n": result.n, "turns": result.turns}
-        append_row(self.run / "evaluations.jsonl", {**row, "formats": result.formats})
-        self.track({f"held-out/{name}": value for name, value in row.items() if name != "step"}, step)
+        row = {name: getattr(result, name) for name in ("success", "se", "n", "turns")}
+        append_row(self.run / "evaluations.jsonl", {"step": step, **row, "formats": result.formats})
+        self.track({f"held-out/{name}": value for name, value in row.items()}, step)
         if self.config.trees:
             for tree in tree_rows(Rollout(result.episodes), step, self.decode, LEVELS, self.levels.held_out):
                 append_row(self.run / "boards.jsonl", tree)

@@ -24,18 +24,17 @@ def rollout_metrics(result: Rollout, counts: Mapping[str, int], add_up: Callable
     `counts` are those of `assign_advantages` and `groups_per_turn`; `add_up` adds the sums of all processes.
     """
     episodes, samples = result.episodes, result.samples
-    total = add_up(
-        {
-            "episodes": len(episodes),
-            "solved": sum(episode.solved for episode in episodes),
-            "turns": sum(episode.turns for episode in episodes),
-            "samples": len(samples),
-            "tokens": sum(len(sample.response_ids) for sample in samples),
-            "ended": Counter(episode.ended for episode in episodes),
-            "groups": dict(counts),
-            "agents": {agent: _agent_sums(agent, samples) for agent in dict.fromkeys(s.key.agent for s in samples)},
-        }
-    )
+    own = {
+        "episodes": len(episodes),
+        "solved": sum(episode.solved for episode in episodes),
+        "turns": sum(episode.turns for episode in episodes),
+        "samples": len(samples),
+        "tokens": sum(len(sample.response_ids) for sample in samples),
+        "ended": Counter(episode.ended for episode in episodes),
+        "groups": dict(counts),
+        "agents": {agent: _agent_sums(agent, samples) for agent in dict.fromkeys(s.key.agent for s in samples)},
+    }
+    total = add_up(own)
     counts, ended = Counter[str](total["groups"]), Counter[str](total["ended"])
     turns = sum(name.startswith("turn ") for name in counts)
     row: dict[str, Any] = {
@@ -111,13 +110,10 @@ class Clock:
         self.parts[part] += time.perf_counter() - started
 
     def seconds(self) -> dict[str, float]:
-        """Seconds of the step and of its parts, and the peak of memory in GB: of the process, or of torch on a GPU.
-
-        `sample_s` is `generate_s`, `environment_s` (scoring, texts, tokens) and loading weights meanwhile
-        (`load_s` - `sync_s`: policies that share an engine).
-        """
+        """Seconds of the step and of its parts, and the peak of memory in GB: of the process, or of torch on a GPU."""
         step, part = time.perf_counter() - self.started, self.parts
         peak = torch.cuda.max_memory_allocated() or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        # environment: scoring, texts, tokens; policies that share an engine load weights while they sample
         return {
             "step_s": step,
             **{f"{name}_s": part[name] for name in ("sample", "generate", "exchange", "update", "sync", "load")},

@@ -42,7 +42,7 @@ def open_run(config: Config, world: World) -> Iterator[Path]:
     new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     if links := [path for path in folder.rglob("*") if path.is_symlink()]:
-        raise ValueError(f"{links[0]} is a link, and leads somewhere else: remove it")
+        raise ValueError(f"{links[0]} is a link and leads somewhere else: remove it")
     with open(folder / ".lock", "a") as file:
         try:  # until the file is closed or this process ends
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -68,7 +68,7 @@ def check_pins(run: Path, inputs: Mapping[str, str]) -> None:
     moved = {Path(name).name: digest for name, digest in known.items() if name.endswith(".py")}
     for name, digest in _pinned(run, inputs).items():
         if known.get(name, moved.get(Path(name).name, digest)) != digest:
-            raise ValueError(f"{name} has changed since the run in {run} was started (its hash is in inputs.json)")
+            raise ValueError(f"{name} has changed since the run in {run} was started")
 
 
 def _pinned(run: Path, inputs: Mapping[str, str]) -> dict[str, str]:

@@ -68,6 +68,6 @@ def speaks() -> bool:
 def how_to_go_on(config: Config) -> str:
     """The last line of a stopped run: the command that goes on with it."""
     if not (Path(config.output_dir) / "config.json").is_file():
-        return "stopped before the first step: there is nothing to go on from, start again"
+        return "stopped before the first step: start again"
     own = f" --task {shlex.quote(config.task)}" if config.task not in TASKS else ""
     return f"stopped; to go on: python train.py --resume --output-dir {shlex.quote(config.output_dir)}{own}"

@@ -22,7 +22,7 @@ def make_tracker(name: str, run: Path, options: dict[str, Any], step: int) -> Tr
         writer = module.SummaryWriter(str(run / "tensorboard"), purge_step=step and step + 1)
 
         def log(row: Mapping[str, Any], step: int) -> None:
-            for key, value in numbers(row):
+            for key, value in numbers(row).items():
                 writer.add_scalar(key, value, step)
             writer.flush()
 
@@ -31,8 +31,8 @@ def make_tracker(name: str, run: Path, options: dict[str, Any], step: int) -> Tr
     if not step or not path.exists():
         path.write_text(uuid4().hex)
     module.init(project="at-grpo", name=run.name, id=path.read_text(), config=options, resume="allow")
-    return lambda row, step: module.log(dict(numbers(row)), step=step)
+    return lambda row, step: module.log(numbers(row), step=step)
 
 
-def numbers(row: Mapping[str, Any]) -> list[tuple[str, float]]:
-    return [(name, float(value)) for name, value in row.items() if isinstance(value, Real) and name != "step"]
+def numbers(row: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in row.items() if isinstance(value, Real) and name != "step"}

@@ -52,7 +52,7 @@ def collect(folder: Path, tables: Mapping[str, Sequence[Method]], seeds: Sequenc
 def numbers(row: Method, folder: Path, seed: int) -> list[Record]:
     """The run of a row with one seed; none if it has no number yet."""
     run = run_folder(folder / "plays", row.label, seed) if row.team else run_folder(folder, row.options, seed)
-    curve = learning_curve(run)[: 1 if row.untrained else None]  # untrained: the evaluation before the first step
+    curve = learning_curve(run)[: 1 if row.untrained else None]  # before the first step
     if not curve or (curve[-1][0] == 0 and not row.untrained):  # has only begun
         return []
     found = {"seed": seed, "curve": curve}

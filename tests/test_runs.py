@@ -187,7 +187,7 @@ def test_another_base_is_refused(tmp_path, name):
 
 def test_another_commit_of_the_hub_is_refused(tmp_path, monkeypatch):
     run, cache = tmp_path / "run", ["a/config.json", "b/config.json"]
-    monkeypatch.setattr("prepare.load_whole", lambda name: tiny.build(0))
+    monkeypatch.setattr("model.lora.load_whole", lambda name: tiny.build(0))
     monkeypatch.setattr("prepare.cached_file", lambda *_, **__: cache[0])
     train.main(command(run, 1, "--model", "org/name", "--adapter", "lora", "--warm-start", "0"))
     assert json.loads((run / "inputs.json").read_text()) == {"org/name": "a"}
