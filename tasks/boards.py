@@ -43,7 +43,7 @@ def _depth(answer: Any) -> int:
 
 
 def _written(answer: list) -> str:
-    """An answer as the next agent reads it: one list of words without quotes."""
+    """An answer as the next agent reads it, without quotes."""
     return str(answer[:MAX_MOVES]).replace("'", "")
 
 
@@ -60,7 +60,7 @@ PROGRAM = (
     "run, your own text is not read. Copy the definitions of the board into it. Its last line of output must be "
 )
 MAX_PROGRAM = 1000  # characters of a program that the planner sees
-MAX_OUTPUT = 500  # characters of what it printed, or of its error, that the planner and its author see
+MAX_OUTPUT = 500  # characters of its output or error that the planner and its author see
 
 
 def check(name: str, value: Any, choices: range | tuple) -> None:
@@ -110,16 +110,16 @@ class Board(Env):
         return self._describe("")
 
     def noisy_answer(self, rng: np.random.Generator, good: float) -> str:
-        # of a program the whole plan is good or random, and one in five has a mistake and does not run
+        # a program's plan is good or random as a whole, and one program in five does not run
         if not self.runs_programs or self.program:  # the planner decides
             return f"#### {_written(self._noise(rng, good))}"
         answer = self._noise(rng, float(rng.random() < good))
         runs = [f"{len(list(same))} * {[part]}" for part, same in groupby(answer)]
-        joint = "," if rng.random() > 0.2 else " +"  # a text and a list cannot be added
+        joint = "," if rng.random() > 0.2 else " +"  # text and list cannot be added
         return f"```python\nprint('####'{joint} {' + '.join(runs)})\n```"
 
     def _load(self) -> None:
-        """Set the state to the start of the current level; subclasses extend it."""
+        """Set the state to the start of the level; subclasses extend it."""
         self.done = self.solved = False
         self.note, self.best, self.way = "This is the first turn.", 0.0, ()  # `best`: highest potential so far
         self.proposal = "none"  # of this turn, as the planner sees it
@@ -222,7 +222,7 @@ def distances(starts: Iterable, neighbours: Callable[[Any], Iterable], most: flo
 
 
 def with_arrows(picture: Sequence[str], way: Sequence[Cell]) -> str:
-    """A board with the way that an answer takes: ^ v < > in the free cells that it enters.
+    """A board with the way of an answer: ^ v < > in the free cells that it enters.
 
     >>> print(with_arrows(["P.#", "..G"], [(0, 0), (0, 1), (1, 1), (1, 2)]))
     P > #

@@ -19,7 +19,7 @@ FENCE = "Only the last closed block of your answer is read; an unclosed block or
 
 
 class CodeEnv(Env):
-    """A programming problem for a coder and a tester (`mas`) or a coder alone (`single`).
+    """A problem for a coder and a tester (`mas`) or a coder alone (`single`). Seed s is order[s % len(problems)].
 
     Both act at once. A new answer replaces the agent's last one; one that cannot be read leaves it. `mas` ends when the
     committed program passes the tester's committed tests, which is agreement, not success; `single` when it passes the
@@ -32,8 +32,7 @@ class CodeEnv(Env):
     program that prints (returns) nothing passes all of the tests, the cheapest way to agree. Without a reference
     nobody knows which tests are right, unless the committed program passes all golden tests: then it stands in for it.
 
-    Options: `data` (file or hub id) with `config`, or `problems`; `timeout`, see `grade_program`. Seed s is
-    problem order[s % len(problems)].
+    Options: `data` (file or hub id) with `config`, or `problems`; `timeout`, see `grade_program`.
     """
 
     simultaneous = slow_scoring = runs_programs = True

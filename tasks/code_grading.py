@@ -20,8 +20,8 @@ from tasks.code_values import NOT_DATA, distinct, from_data, same_output, same_v
 from tasks.fences import shorten
 from tasks.sandbox import run_many, run_program
 
-GOLDEN_TESTS, SOLUTIONS = 50, 5  # used per problem: more would cost time and hardly ever change a verdict
-SECONDS = {True: 3.0, False: 6.0}  # whether a function is asked for -> limit unless a caller says otherwise
+GOLDEN_TESTS, SOLUTIONS = 50, 5  # of a problem: more cost time and hardly ever change a verdict
+SECONDS = {True: 3.0, False: 6.0}  # is a function asked for? -> limit unless a caller says otherwise
 ALL_SECONDS = 30.0  # for all tests of a program that reads standard input
 PATIENCE = 3  # timeouts after which such a program is not run again; new processes for a function that crashes
 SHOWN = 300  # characters of what came back from a test, for feedback
@@ -87,8 +87,7 @@ class Grade(NamedTuple):
 
 
 def grade_program(code: str, tests: Sequence[dict[str, Any]], timeout: float = 0.0) -> Grade:
-    """Run a program on tests (see `normal_tests`). ValueError for those of another form, InfraError when the sandbox
-    fails.
+    """Run a program on tests (see `normal_tests`). ValueError for other forms, InfraError when the sandbox fails.
 
     A function: one process for all tests, `timeout` seconds in all (0: SECONDS). After a crash, or a test that takes
     half of the seconds left, a new process goes on with the next test, PATIENCE times. A program: a process and
@@ -123,7 +122,7 @@ Reply = tuple[str, Any, str]  # status, the printed text or returned value, and 
 
 
 def _run(code: str, tests: Sequence[Test], end: float, timeout: float) -> tuple[list[Reply], bool]:
-    """The replies of a program that reads standard input to the first tests, and whether the last took too long."""
+    """The replies of a program to the first tests, and whether the last took too long."""
     results = run_many(code, [test["input"] for test in tests], timeout, end)
     replies = [(status, out, shorten(out if status == "ok" else err.strip(), SHOWN)) for status, out, err in results]
     return replies, results[-1].status == "timeout"
@@ -158,7 +157,7 @@ def _reply(line: str) -> Reply:
 
 
 def is_right(test: Test, value: Any) -> bool:
-    """Whether a program may have printed this text, or returned this value."""
+    """May a program have printed this text, or returned this value?"""
     answers = [test["expected" if "fn_name" in test else "output"], *test.get("accept", ())]
     if "fn_name" not in test:
         return any(same_output(answer, value) for answer in answers)

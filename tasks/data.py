@@ -93,7 +93,7 @@ def fixed_order(count: int) -> tuple[int, ...]:
 
 
 def normalize_question(text: str) -> str:
-    """A question without what does not tell it from others: Unicode forms, case and white space."""
+    """A question without Unicode forms, case and white space, which do not tell it from others."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 

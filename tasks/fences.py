@@ -26,7 +26,7 @@ def visible(text: str) -> str:
 
 
 def extract_code(text: str) -> str | None:
-    """The last fenced python block that parses (tagged python, python3 or py), or None. See `last_block`."""
+    """The last fenced python block that parses, or None. See `last_block`."""
     return last_block(text, ("python", "python3", "py"), _parses)
 
 
@@ -69,7 +69,7 @@ def last_block(text: str, tags: Sequence[str], whole: Callable[[str], bool]) -> 
 def _parses(code: str) -> bool:
     try:
         return bool(code.strip() and ast.parse(code, "<answer>"))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # what the parser raises for text that is no program
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # for text that is no program
         return False
 
 

@@ -136,7 +136,6 @@ class MathEnv(Env):
 
     @property
     def stages(self) -> Sequence[tuple[str, ...]]:
-        """The judge of an ensemble is asked after all others."""
         return [self.agents[:-1], self.agents[-1:]] if self.agents[-1] == "judge" else super().stages
 
     def observe(self, agent: str) -> list[Message]:
@@ -206,13 +205,13 @@ class MathEnv(Env):
 
 
 def _shown(turn: dict[str, _Said]) -> str:
-    """Each agent's answer, and below it how the agent found it."""
+    """Each agent's answer, and below it its work."""
     shown = ((agent, (answer or "no answer")[:SHOWN], work) for agent, (answer, work, _) in turn.items())
     return "\n\n".join(f"{agent}: {answer}\n{work}".strip() for agent, answer, work in shown)
 
 
 def _printed_answer(printed: str) -> str | None:
-    """The last box in what a program printed, or else the last line; None if it cannot be an answer."""
+    """The last box or else the last line of what a program printed; None if it cannot be an answer."""
     line = printed[printed.rfind("\n") + 1 :].strip()
     if line[:1] == "[" and line.find("]") == len(line) - 1:  # a Python list: [1, 2] in LaTeX is an interval
         line = line[1:-1]
@@ -271,7 +270,7 @@ def math_equal(*, gold: str, answer: str, tolerance: float = 0.0) -> bool:
 
 
 def score_answers(texts: Sequence[str], golds: Sequence[str]) -> list[float]:
-    """1.0 where the response commits to an answer equal to its gold, else 0.0. Parallel; raises as `math_equal`."""
+    """1.0 where a response commits to an answer equal to its gold, else 0.0. Raises as `math_equal`."""
     pairs = zip(map(extract_answer, texts), golds, strict=True)
     with ThreadPoolExecutor(WORKERS) as threads:
         return list(threads.map(lambda pair: float(math_equal(gold=pair[1], answer=pair[0] or "")), pairs))

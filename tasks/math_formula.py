@@ -21,7 +21,8 @@ MIN_DIGITS = 6  # significant digits a decimal needs to stand for a value that h
 
 _GREEK = {*greeks, *map(str.title, greeks), "varepsilon", "vartheta", "varphi", "ell"} - {"pi", "Pi", "Sigma"}
 LETTER = rf"(?:[a-zA-Z]|\\(?:{'|'.join(_GREEK)})(?![a-zA-Z]))"
-SYMBOL = rf"{LETTER}(?: _ (?:\{{ [^{{}}]* \}}|[^ {{}}]+))?"  # the text of a subscript belongs to the name
+SCRIPT = r"(?:\{ [^{}]* \}|[^ {}]+)"  # what is raised or lowered
+SYMBOL = rf"{LETTER}(?: _ {SCRIPT})?"  # the text of a subscript belongs to the name
 _SYMPY = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "ln": "log", "ceil": "ceiling"}
 _CALLS = {"\\" + name: getattr(sympy, _SYMPY.get(name, name)) for name in FUNCTIONS.split() if name != "sqrt"}
 _CONSTANTS = {"e": sympy.E, "i": sympy.I, r"\pi": sympy.pi}
@@ -32,12 +33,12 @@ _MISREAD = re.compile(  # what the grammar has, but what may mean something else
     rf"(?<![\\\w])d {LETTER}"  # d y / d x
     r"|\^ \{ \( \w+ \) \}"  # f^{(2)}
     r"|(?<![\\\w])[fghFGH] \(|\^ \{ - \d+ \} \("  # f(x + 1), f^{-1}(x)
-    rf"|(?:(?<![\\\w]){LETTER}|(?<!\\log )_ (?:\{{ [^{{}}]* \}}|[^ {{}}]+)) \( [^-()+]*\)"  # P(x); n(n-1) is a product
+    rf"|(?:(?<![\\\w]){LETTER}|(?<!\\log )_ {SCRIPT}) \( [^-()+]*\)"  # P(x); n(n-1) is a product
     r"|(?:(?<![\\\w])(?<!_ )\w+|[)}]) \( [\d.]+ \)"  # 2(3), (1 2)(3)
     r"|(?<![\d.])(?<!_ )[\d.]+ [\d.]"  # 2 3
     r"|\\(?:sin|cos|tan|cot|sec|csc|sinh|cosh|tanh) \^ \{ -"  # \sin^{-1}: arcsin or 1/sin
     r"|\^ (?:T|\{ T \})(?: |$)|[A-Zfgh] \^ (?:[tH](?: |$)|\{ -)"  # transposes and inverses
-    r"|[A-Z] (?:[\^_] (?:\{ [^{}]* \}|[^ {}]+) )*(?:\\cdot |\* )?[A-Z](?: |$)"  # AB and BA are matrices
+    rf"|[A-Z] (?:[\^_] {SCRIPT} )*(?:\\cdot |\* )?[A-Z](?: |$)"  # AB and BA are matrices
     r"|[a-zA-Z] \\times [a-zA-Z\\]"  # a product of vectors
     r"|\\[dD]elta [a-zA-Z\\(]"  # an operator
 )

@@ -4,8 +4,8 @@ r"""Equality of mathematical answers by structure, with formulas at the leaves. 
 - Exact values are exactly equal. A decimal may stand for a gold without a finite decimal (1/3, pi), rounded to 6 digits
   or more, or be within the gold's tolerance. 35\% is 35 or 0.35. Units may be left out, but not exchanged.
 - Lists and sets have no order, tuples have. (2,5] equals 2 < x \le 5. Ratios scale, clock times do not.
-- `x = 5` equals `5`, not `y = 5`, and neither equals `2x = 10`: an answer is solved. Relations of two or more variables
-  are equal up to a constant factor. What is to be worked out (\lfloor 3.7\rfloor) is no answer unless the gold has it.
+- `x = 5` equals `5`, not `y = 5`, and neither equals `2x = 10`. Relations of several variables are equal up to a
+  constant factor. What is to be worked out (\lfloor 3.7\rfloor) is no answer unless the gold has it.
 """
 
 import json
@@ -14,7 +14,7 @@ import resource
 import signal
 import sys
 
-from tasks.math_formula import SYMBOL, parse, same_quantity, same_value, somewhere
+from tasks.math_formula import SCRIPT, SYMBOL, parse, same_quantity, same_value, somewhere
 
 MEMORY = 4 << 30  # bytes of a worker's address space
 
@@ -23,7 +23,7 @@ _OPEN, _CLOSE = ("(", "[", "{", r"\{", r"\langle", r"\matrix"), (")", "]", "}", 
 _PAIRS = ("()", "(]", "[)", "[]", "{}", r"\{\}", r"\langle\rangle", r"\matrix\endmatrix")
 _RELATIONS = ("=", "<", ">", r"\le", r"\ge", r"\ne", r"\in", r"\equiv")
 _MIRROR = {">": "<", r"\ge": r"\le"}
-_SYMBOL = rf"""(?:"\w+(?: _ (?:\{{ [^{{}}]* \}}|[^ {{}}]+))?|{SYMBOL})(?: ')*"""
+_SYMBOL = rf"""(?:"\w+(?: _ {SCRIPT})?|{SYMBOL})(?: ')*"""
 _NAME = re.compile(  # x, a_n, f'(x), f^{-1}(x), \angle ABC, |AB|, \frac{dy}{dx}, "surface "area
     rf"{_SYMBOL}(?: \^ \{{ (?:- 1|\( \w+ \)) \}})?(?: \( [^-()+*/^=<>]* \))?|(?:m )?\\angle(?: {_SYMBOL})+"
     rf'|\| "[A-Z]+ \||\\frac \{{ {_SYMBOL} \}} \{{ {_SYMBOL} \}}|"\w+(?: "\w+)+'
@@ -99,7 +99,7 @@ def same(gold: str, answer: str, tolerance: float = 0.0, top: bool = False) -> b
 
 
 def _plain(text: str) -> str:
-    """The text itself; in an answer of words alone, a first letter may be a capital."""
+    """The text, without capitals at the start of words where it has nothing but words."""
     if re.fullmatch(r'"\S+(?: "\S+)*', text):
         text = re.sub('"(?:[A-Z][a-z]{2,}|No)(?= |$)', lambda word: word[0].lower(), text)
     return re.sub(r'"(?=\w)', "", text)

@@ -38,7 +38,7 @@ OUTPUT = 1 << 20  # bytes of stdout, and of stderr; a program that writes more i
 FILES = 1 << 25  # bytes of /tmp, and of each file
 LIMITS = {"AS": MEMORY, "STACK": MEMORY // 8, "FSIZE": FILES, "NOFILE": 256, "CORE": 0}  # deep recursion is legitimate
 FOLDER: Any = {"prefix": "sandbox-", "ignore_cleanup_errors": True}  # of a program without bubblewrap
-START_SECONDS = 30.0  # a sandbox that takes longer to start is an infrastructure failure
+START_SECONDS = 30.0  # to start a sandbox; longer is an infrastructure failure
 
 PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))  # outside a virtual environment
 FLAGS = ("-X", "int_max_str_digits=0", "-S", "-s", "-B", "-c")
@@ -96,7 +96,7 @@ def run_many(
         replies, errors = done.stdout, done.stderr
     except subprocess.TimeoutExpired as error:
         replies, errors = error.output or b"", error.stderr or b""
-    except OSError as error:  # no process, descriptor or disk space left on this machine
+    except OSError as error:  # no process, descriptor or disk space left
         replies, errors = b"", str(error).encode()
     if not replies:
         return [Result("infra", "", f"the sandbox did not start: {errors.decode(errors='replace')}")]

@@ -20,16 +20,16 @@ INODES = 20_000  # files, folders and links in /tmp: a kilobyte of the kernel fo
 
 
 def supervise():
-    sys.path.remove("")  # programs write to the working directory; nobody imports from it
+    sys.path.remove("")  # nobody imports from where programs write
     os.umask(0o022)
-    started = os.fstat(HERE).st_ctime_ns  # changes with all that a program can leave there
+    started = os.fstat(HERE).st_ctime_ns  # changes with all that a program leaves there
     os.write(1, b"+")  # the sandbox has started
     while True:
         try:
             code, data, timeout, end, output, *rules = marshal.load(sys.stdin.buffer)
         except EOFError:  # no more of them, or the caller died
             os._exit(0)
-        # Files, as in `python program.py <in >out`: sizes can be asked, and the input can be mapped and read twice.
+        # Files, as in `python program.py <in >out`: the input can be mapped and read twice.
         streams = [os.memfd_create(name) for name in ("in", "out", "err")]
         os.pwrite(streams[0], data, 0)
         if (child := os.fork()) == 0:
@@ -65,7 +65,7 @@ def enter(streams, limits, lock):
 
 
 def watch(child, streams, deadline, output):
-    """Wait until the program ends or has to be ended. Returns (status, stdout, stderr)."""
+    """Wait until the program ends or has to be ended: status, stdout, stderr."""
     (_, out, err), reason, ended = streams, "", 0
     caller = select.poll()
     caller.register(1, 0)  # reports only that nobody reads the replies any more

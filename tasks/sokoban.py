@@ -43,10 +43,7 @@ class Sokoban(Walk):
 
     @classmethod
     def from_text(cls, text: str, **options: Any) -> "Sokoban":
-        """A level in the symbols of `TASK`; short rows are filled up with free cells.
-
-        ValueError when it is malformed, has no box or another number of goals than boxes, or cannot be solved.
-        """
+        """A level in the symbols of `TASK`, short rows filled up. ValueError if it is malformed or has no solution."""
         grid = [line.rstrip() for line in text.strip("\n").splitlines()]
         cells = {(r, c): char for r, line in enumerate(grid) for c, char in enumerate(line)}
         boxes, goals, players, walls = ([at for at in cells if cells[at] in kind] for kind in ("$*", ".*+", "@+", "#"))

@@ -23,14 +23,14 @@ from tasks.code_values import from_data, to_data
 from tasks.data import Row
 
 SLOW, TOGETHER = 0.1, 0.5  # seconds that the reference may take for a test, and for all tests of a problem
-# MBPP+ problems that accept more than a list of answers can say, or anything (evalplus/eval/__init__.py), and those of
-# which any order is right although their assertions do not say so.
+# MBPP+ problems with more right answers than a list can hold (evalplus/eval/__init__.py); and those where any order is
+# right, which their assertions do not say.
 OPEN = ("are_equivalent", "sum_div", "surface_Area")
 ANY_ORDER = ("find_dissimilar", "Diff", "intersection_array", "larg_nnum", "extract_singly", "common_in_nested_lists")
 
 
 def plain_row(problem: Problem) -> Row:
-    """A problem as a row of the plain format, with the tests and solutions that are ever used."""
+    """A problem as a row of the plain format, with the tests and solutions that are used."""
     tests, examples = list(map(exact, golden_tests(problem))), list(map(exact, problem.examples))
     given = problem.tests[0].get("given", "") if problem.tests else ""
     row = {"question": problem.question, "tests": tests, "examples": examples}
@@ -38,7 +38,7 @@ def plain_row(problem: Problem) -> Row:
 
 
 def exact(test: Row) -> Row:
-    """A test as JSON from which nothing is lost."""
+    """A test as JSON that loses nothing."""
     if "fn_name" not in test:
         return test
     values = {name: to_data(test[name]) for name in test.keys() & {"args", "expected", "accept"}}

@@ -11,6 +11,7 @@ question. What is left out is counted, or named by the second.
 import argparse
 import json
 import os
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from records.console import errors_in_one_line, say
-from records.run_folder import write_text
 from tasks import code_data, math_env
 from tasks.data import UNREADABLE, Row, hub, normalize_question, read_rows
 from tasks.sandbox import set_mode, use_bubblewrap
@@ -39,18 +39,17 @@ class Source(NamedTuple):
 
 
 APPS, CONTESTS, LIVE = "codeparrot/apps", "deepmind/code_contests", "livecodebench/code_generation_lite"
-FILES = {
-    "polaris": Source("mathematics", "POLARIS-Project/Polaris-Dataset-53K", "train", train=True),
+FILES = {  # first those without which no training set is written
     "aime24": Source("mathematics", "Maxwell-Jia/AIME_2024", "train"),
     "aime25": Source("mathematics", "yentinglin/aime_2025", "train"),
     "olympiadbench": Source("mathematics", "Hothan/OlympiadBench", "train", "OE_TO_maths_en_COMP"),
-    # Both parts are from its test file; `easier` is its own training file.
     "apps_test": Source("code", APPS, "test.jsonl", part=slice(500)),
-    "apps_train": Source("code", APPS, "test.jsonl", part=slice(500, 4500), train=True),
-    "apps_train_easier": Source("code", APPS, "train.jsonl", train=True),
     "code_contests_test": Source("code", CONTESTS, "test"),
-    "code_contests_train": Source("code", CONTESTS, "train", train=True),
     "livecodebench_v6": Source("code", LIVE, "test6.jsonl"),
+    "polaris": Source("mathematics", "POLARIS-Project/Polaris-Dataset-53K", "train", train=True),
+    "apps_train": Source("code", APPS, "test.jsonl", part=slice(500, 4500), train=True),  # from its test file too
+    "apps_train_easier": Source("code", APPS, "train.jsonl", train=True),
+    "code_contests_train": Source("code", CONTESTS, "train", train=True),
 }
 SETS = ("polaris", "aime24", "aime25", "olympiadbench", "apps", "code_contests", "livecodebench_v6")  # names begin so
 
@@ -85,10 +84,7 @@ def question_of(row: Row) -> str:
 
 
 def write(file: str, folder: Path) -> None:
-    """Write one file of `FILES`; before a training set, the evaluation sets of its kind that are missing.
-
-    Raises ImportError without `datasets` and ValueError when not a single row is usable.
-    """
+    """Write one file of `FILES`; before a training set, the evaluation sets of its kind that are missing."""
     source = FILES[file]
     taken: set[str] = set()
     for other, evaluation in FILES.items():
@@ -103,10 +99,13 @@ def write(file: str, folder: Path) -> None:
 
 def save(path: Path, rows: Iterable[Row]) -> None:
     """Write the rows, whole or not at all. ValueError when there are none."""
-    if not (text := "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)):
-        raise ValueError(f"{path}: not a single row is usable")
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, text)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        with open(part := Path(folder, path.name), "w", encoding="utf-8") as file:
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        if not part.stat().st_size:
+            raise ValueError(f"{path}: not a single row is usable")
+        part.replace(path)
 
 
 def convert_file(name: str, source: str, target: Path) -> None:
@@ -143,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         set_mode(given.sandbox)
         if convert:
             convert_file(given.names[0], given.source, Path(given.to))
-        for file in sorted(FILES, key=lambda file: FILES[file].train):
+        for file in FILES:
             if "all" in given.names or file.startswith(tuple(given.names)):
                 write(file, Path(given.output))
 

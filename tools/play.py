@@ -25,10 +25,7 @@ ASKED = itertools.count(1)  # questions to the team, each with a seed of its own
 
 
 def read_answer() -> str:
-    """One answer from standard input, "" at its end.
-
-    It ends with its answer line, with the closing fence of a program, or with an empty line outside of a program.
-    """
+    """One answer from standard input, "" at its end: up to an answer line, a closing fence or an empty line."""
     text = ""
     for line in sys.stdin:
         text += line
