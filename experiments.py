@@ -1,4 +1,4 @@
-"""The paper's table of methods and its ablations with the tiny model on plan_path or another task, on CPU cores only.
+"""The paper's table of methods and its ablations with the tiny model, on CPU cores only.
 
     python experiments.py --quick                                   methods and roles, 2 seeds, 20 steps
     python experiments.py --jobs 50 --time-limit 500                everything, on a large machine for a few minutes
@@ -59,7 +59,7 @@ class Plan:
 
 
 def make_plan(own: argparse.Namespace, words: Sequence[str]) -> Plan:
-    """The rows that were asked for, without those that need roles or a workflow that the task does not have."""
+    """The rows that were asked for, without those whose roles or workflow the task does not have."""
     from prepare import levels_of  # takes seconds (torch), and --help should not
 
     config = parse(words)

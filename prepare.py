@@ -1,4 +1,4 @@
-"""Build what the loop needs from the options of a run: environments, policies, engines, and the step to start from."""
+"""Build what the loop needs from the options: environments, policies, engines, and the step to start from."""
 
 import copy
 import inspect

@@ -42,11 +42,11 @@ FILES = {
 CHARTS = (  # title, what it says, its metrics ("/reward": that of every agent), whether it is a share of 1
     ("Success", "Held-out: greedy, ±1 standard error. Training: the best of K at every action (chains: as sampled).",
      ("held-out", "solved"), True),
-    ("Reward", "alpha · team + local, mean over all candidates of an agent.", ("/reward",), False),
+    ("Reward", "alpha · team + local, mean over candidates.", ("/reward",), False),
     ("Team reward", "What the actions are worth to the task.", ("/team",), True),
     ("Held-out format", "Share of held-out answers that could be read.", ("/held-out format",), True),
     ("Groups without a signal", "All K rewards are equal: they teach nothing.", ("groups/dead_share",), True),
-    ("Turns", "Mean turns that an environment took in training.", ("turns",), False),
+    ("Turns", "Mean of an environment in training.", ("turns",), False),
     ("Entropy", "Nats a token. Near 0 with little solved: always the same answer.", ("/entropy",), False),
     ("Log-prob gap", "Mean |engine - trainer|, nats a token. Above 0.1: other weights.", ("/logprob_gap",), False),
     ("Gradient norm", "Before clipping.", ("/grad_norm",), False),

@@ -45,7 +45,7 @@ class Log:
     levels: Levels
     policies: Sequence[str]
     decode: Decode
-    track: Track = lambda row, step: None
+    track: Track
 
     def progress(self, first: int) -> Iterator[int]:
         """The steps from `first` on, with a bar where it is seen."""

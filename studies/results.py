@@ -1,4 +1,4 @@
-"""The results of the experiments: the numbers of every row, collected from the run folders, and the tables.
+"""The numbers of every row of the experiments, collected from the run folders, and the tables.
 
 FOLDER/OPTIONS-seedN/      a run of train.py
 FOLDER/plays/ROW-seedN/    the evaluation of a team of checkpoints
@@ -124,9 +124,8 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def with_se(values: Seeds) -> str:
-    found = list(values.values())
-    error = f" ± {stdev(found) / math.sqrt(len(found)):.3f}" if len(found) > 1 else ""
-    return f"{fmean(found):.3f}{error}" if found else ""
+    error = f" ± {stdev(values.values()) / math.sqrt(len(values)):.3f}" if len(values) > 1 else ""
+    return f"{fmean(values.values()):.3f}{error}" if values else ""
 
 
 def cells(row: Record, equal: Seeds, steps: int) -> list[str]:

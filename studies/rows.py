@@ -18,7 +18,7 @@ AT_GRPO, SIGHT = "MAS + AT-GRPO, shared policy", "short sight: shared policy"
 
 @dataclass(frozen=True)
 class Method:
-    """A row of a table: the start or the end of a training, or a team put together from checkpoints."""
+    """A row of a table: the start or the end of a training, or a team of checkpoints."""
 
     label: str
     options: str = ""  # "" is AT-GRPO with a shared policy

@@ -69,7 +69,7 @@ def test_what_agents_and_data_wrote_is_text_on_any_terminal(monkeypatch, encodin
 def make_log(folder, world=None, trees=2, level=Drawn):
     config = Config(steps=2, num_candidates=3, trees=trees)
     levels = Levels(level(), level())
-    return Log(folder, world or World(), config, levels, ["p"], ScriptedEngine.decode)
+    return Log(folder, world or World(), config, levels, ["p"], ScriptedEngine.decode, lambda row, step: None)
 
 
 def evaluation(script=lambda request, k: "1", count=6):
