@@ -36,9 +36,8 @@ def normal_tests(tests: Iterable[Any]) -> list[Test]:
     {"fn_name", "args": list, "expected"} for functions and methods of `class Solution`, also given as text, one JSON
     value a line, under "args" or "input" and "output".
 
-    "accept" lists other right answers. A call may have "given", code that stands before the program; "atol", a
-    tolerance of floats; "compare", "set" where only the items count and "truth" where only truth does; "exact", true
-    when its values are written as by `to_data`.
+    "accept" lists other right answers. A call may have "given", code before the program; "atol", a tolerance of floats;
+    "compare", "set" or "truth" where only that counts; and "exact", true when its values are written as by `to_data`.
 
     ValueError for anything else, for a mixture, and for an answer longer than a program may write.
     """

@@ -23,9 +23,9 @@ class CodeEnv(Env):
 
     Both act at once. A new answer replaces the agent's last one; one that cannot be read leaves it. `mas` ends when the
     committed program passes the tester's committed tests, which is agreement, not success; `single` when it passes the
-    examples in the prompt, and where there are none, after the last turn. `solved`: it passes all golden tests.
+    examples in the prompt, and never before the last turn where there are none. `solved`: it passes all golden tests.
 
-    Team reward: share of golden tests that the program passes; the tester's is that of the committed program.
+    Team reward: share of golden tests that the candidate program passes; the tester's is that of the committed program.
     Local rewards. Coder: .1 the program parses, .1 it gives something for the first golden input, .8 golden share.
     Tester: .2 its tests can be read, .8 times the share of them that are its own (not `copied`) and that a reference
     solution passes. These weights are the paper's; what follows is ours (docs/differences.md). The .8 are halved when a

@@ -39,8 +39,7 @@ def _object(pairs: list[tuple[str, Any]]) -> Row:
 def read_rows(source: str, config: str | None = None) -> list[Row]:
     """All rows of a data set, in its order. Hub ids have a configuration, and may name a split: "openai/gsm8k:test".
 
-    FileNotFoundError; ValueError when it is malformed (naming file and line), empty, or no source at all; ImportError
-    for a hub id without the package `datasets`.
+    FileNotFoundError; ValueError when it is malformed, empty, or no source at all; ImportError without `datasets`.
     """
     path = Path(source)
     if path.suffix == ".jsonl":
@@ -77,7 +76,7 @@ def _read(text: bytes, place: str) -> Any:
 
 
 def hub(source: str) -> Any:
-    """The optional package `datasets`. ImportError that says how to get it."""
+    """The optional package `datasets`, or an ImportError that says how to get it."""
     try:
         import datasets
     except ImportError:
@@ -93,7 +92,7 @@ def fixed_order(count: int) -> tuple[int, ...]:
 
 
 def normalize_question(text: str) -> str:
-    """A question without Unicode forms, case and white space, which do not tell it from others."""
+    """Text by which two questions count as the same: Unicode forms, case and white space do not matter."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 

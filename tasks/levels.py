@@ -34,7 +34,7 @@ class Levels:
         return self.held_out_env.copy().reset(seed=HELD_OUT_SEEDS + number)
 
     def warm(self, number: int) -> Env:
-        """A level of the warm start, which neither training nor an evaluation sees."""
+        """A level of the warm start, which nothing else sees."""
         return self.training_env.copy().reset(seed=WARM_SEEDS + number)
 
     def held_out_numbers(self, limit: int) -> range:
@@ -63,19 +63,19 @@ def make_levels(
         option = "--eval-data" if data or not training else "--data"
         raise ValueError(f"--task {task} needs {option}, a file or a hub id")
     held_out = make_env(task, workflow, data=eval_data, **options)
-    levels = Levels(make_env(task, workflow, data=data, **options) if training else held_out, held_out)
-    if not levels.training_env.problems or not held_out.problems:
+    env = make_env(task, workflow, data=data, **options) if training else held_out
+    if not env.problems or not held_out.problems:
         raise ValueError(f"--task {task}: it needs `problems`, a list of texts or of objects with a `question`")
     if training:
-        sets = (levels.training_env.problems, held_out.problems)
+        sets = (env.problems, held_out.problems)
         check_disjoint(*([getattr(problem, "question", problem) for problem in found] for found in sets))
-    return levels
+    return Levels(env, held_out)
 
 
 def parse_pairs(task: str, pairs: Sequence[str]) -> dict[str, Any]:
     """KEY=VALUE -> {key: value}, written as in Python: 3, 0.5, True, None, [1, 2]; all else is text.
 
-    ValueError on an option that the task does not have, and on text for a number; the constructor checks the rest.
+    ValueError on an option that the task does not have, and on text for a number.
     """
     known, options = _defaults(task), {}
     for pair in pairs:

@@ -1,6 +1,6 @@
 """A seccomp filter for untrusted programs: it refuses the system calls that a computation has no use for.
 
-They are processes and sockets, so that a program is one process whose memory its limits count; memory that no limit
+Refused are processes and sockets, so that a program is one process whose memory its limits count; memory that no limit
 counts (memfd, System V and message queues, keyrings, attributes of files, spliced pages); other processes (ptrace,
 process_vm_*, scheduling); namespaces and mounts; and what kernel exploits are fond of (bpf, userfaultfd, perf).
 Threads are allowed. Of the calls since Linux 5.1, which have one number on all machines, six are allowed; all others,

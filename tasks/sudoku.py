@@ -49,9 +49,9 @@ class Sudoku(Board):
 
     @classmethod
     def from_rows(cls, rows: Sequence[str] | Sequence[Sequence[int]], **options: Any) -> "Sudoku":
-        """A puzzle from rows of numbers or of characters; 0 and `.` are empty cells.
+        """A puzzle from rows of numbers or of characters; 0 and `.` are empty cells. ValueError if it has no solution.
 
-        Any of several solutions solves it; the potential takes one. ValueError when it is malformed or has none.
+        Any of several solutions solves it; the potential takes one.
         """
         grid = [list(row.replace(".", "0").replace(" ", "")) if isinstance(row, str) else list(row) for row in rows]
         size, cells = len(grid), [int(value) if str(value).isdecimal() else -1 for row in grid for value in row]
@@ -126,7 +126,7 @@ class Sudoku(Board):
 
 @cache
 def _units(size: int) -> list[list[list[int]]]:
-    """For every cell its row, column and box: the other cells of each, which must not hold the same number."""
+    """For every cell the other cells of its row, of its column and of its box."""
     height, width = SUDOKU_BOXES[size]
     names = [(("row", r), ("column", c), ("box", r // height, c // width)) for r in range(size) for c in range(size)]
     peers = {name: [i for i, own in enumerate(names) if name in own] for own in names for name in own}

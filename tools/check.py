@@ -20,7 +20,7 @@ from tasks import sandbox
 from tasks.levels import HELD_OUT_SEEDS, list_options, parse_pairs
 from tasks.registry import in_one_line
 
-SEEDS = (0, 1, HELD_OUT_SEEDS + 2)  # levels that are played; those of evaluations have numbers of 42 bits
+SEEDS = (0, 1, HELD_OUT_SEEDS + 2)  # that are played; those of evaluations have 42 bits
 TURNS, LAST = 4, 40  # turns with all kinds of answers, and until a level should have ended
 SECONDS = 15.0  # for all of it
 SLOW = 0.1  # seconds of a step
@@ -49,7 +49,7 @@ def check(env: Env, task: str) -> None:
 
 
 def view(env: Env) -> Any:
-    """What can be seen of an environment. Copied: `observe` may return a list that lives on."""
+    """What can be seen of an environment, copied: `observe` may return a list that lives on."""
     return copy.deepcopy([env.observe(agent) for agent in env.agents]), env.done, env.solved
 
 

@@ -1,7 +1,7 @@
 """Rows of HumanEval, MBPP and MBPP+, whose tests are code, become rows of the plain format, whose tests are data.
 
-The test code of a row runs once, in the sandbox and with the row's reference solution; its calls become exact tests.
-`python -m tools.fetch` has the command.
+The test code of a row runs once, in the sandbox, behind the row's reference solution (see `record`); its calls become
+exact tests.
 """
 
 import ast
@@ -46,10 +46,7 @@ def exact(test: Row) -> Row:
 
 
 def record(name, checks, inputs):
-    """The calls of the function `name` that checks and inputs make: [[place of the check, args, result], ...] as JSON.
-
-    It runs in the sandbox, behind the reference solution, where modules need no import.
-    """
+    """The calls of `name` that checks and inputs make, as JSON: [[place of the check, args, result], ...]."""
     random.seed(0)
     function, shape, used, place = globals()[name], None, 0.0, 0
     calls: list[list] = []
