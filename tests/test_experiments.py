@@ -239,8 +239,9 @@ def test_intervals_and_p_are_those_of_the_tables_of_t():
 def test_the_recorded_results_are_what_the_page_shows(plan):
     recorded = json.loads((DOCS / "experiments.json").read_text())
     assert (DOCS / "experiments.md").read_text() == table(recorded)
-    credit = table(json.loads((DOCS / "credit.json").read_text()))
-    assert credit.split("\n", 2)[2].strip() in (DOCS / "credit.md").read_text()
+    for name in ("credit", "roles"):
+        markdown = table(json.loads((DOCS / f"{name}.json").read_text()))
+        assert markdown.split("\n", 2)[2].strip() in (DOCS / "credit.md").read_text()
     markdown = table(collect(plan.folder, plan.tables, plan.seeds, plan.steps))
     assert all(f"| {row.label} | missing |  |" in markdown for row in ROWS)
 
