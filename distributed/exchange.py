@@ -1,15 +1,15 @@
 """What travels between ranks: requests to the ranks that host their policy, answers back, samples to who trains them.
 
-With one policy on all ranks nothing travels while they play. Otherwise they ask a neighbour in rounds: two policies on
-four ranks each make four pairs. Where agents act in order, the environments start in as many cohorts as there are
-policies, one round apart (a wavefront), so that all policies work at the same time:
+With one policy on all ranks nothing travels while they play. Otherwise ranks ask a neighbour in rounds: two policies on
+four ranks each make four pairs. Where agents act in order, environments start in as many cohorts as there are policies,
+one round apart, so that all policies work at the same time:
 
     round            1          2          3          4
     policy A    cohort 1   cohort 2   cohort 1   cohort 2
     policy B               cohort 1   cohort 2   cohort 1
 
-After sampling, every rank learns the outline of every sample (20 bytes, enough to deal and to balance a batch), and
-each sample itself goes to the one rank that packs it.
+After sampling, every rank learns the outline of every sample (20 bytes, enough to deal and balance a batch), and each
+sample goes to the one rank that packs it.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -47,7 +47,7 @@ class Exchange:
         asked = [(rank, i, request) for rank, part in enumerate(world.send_to(asking)) for i, request in part]
         answers: list[list[tuple[int, list[Completion]]]] = [[] for _ in range(world.size)]
         here = {name: [item for item in asked if self.policy_of[item[2].agent] == name] for name in self.ranks_of}
-        anywhere = world.add_up({name: len(wanted) for name, wanted in here.items()})  # from here on no rank waits
+        anywhere = world.add_up({name: len(wanted) for name, wanted in here.items()})
         for name, wanted in here.items():
             if anywhere[name] and world.rank in self.ranks_of[name]:  # all of its ranks or none: they load it together
                 replies = self.answer(name, [request for *_, request in wanted], n)  # perhaps none of them
@@ -57,17 +57,17 @@ class Exchange:
 
 
 class Outline(Sample):
-    """A sample whose tokens are on another rank. It takes the sample's place where a batch is dealt and weighed."""
+    """What stands for a sample whose tokens are on another rank, where a batch is dealt and balanced."""
 
     prompt_hash = 0  # not a property as in a sample, whose number it gets
 
     def __init__(self, prompt_hash: int, prompt_length: int, length: int, signal: int):
         self.prompt_hash, self.advantage = prompt_hash, float(signal)
         self.prompt_ids, self.response_ids = range(prompt_length), range(length)  # type: ignore[assignment]  # lengths
-        self.rank = -1  # of the policy's ranks, that packs it; nobody packs what has no advantage
+        self.rank = -1  # the one that packs it, if it has an advantage
 
 
-OUTLINE = np.dtype([("prompt_hash", "i8"), ("prompt_length", "i4"), ("length", "i4"), ("signal", "i4")])  # 20 bytes
+OUTLINE = np.dtype([("prompt_hash", "i8"), ("prompt_length", "i4"), ("length", "i4"), ("signal", "i4")])
 
 
 def share_samples(
@@ -76,8 +76,7 @@ def share_samples(
 ) -> dict[str, list[Sample]]:  # fmt: skip
     """The batch of every policy in `ranks_of` that lives on this rank, from the valid samples of all ranks.
 
-    Batches are the same on all ranks of a policy, in order of the ranks that sampled, except that outlines stand for
-    the samples that other ranks pack.
+    It is the same on all ranks of a policy, except that outlines stand for the samples that other ranks pack.
     """
     mine = {name: [s for s in samples if s.valid and policy_of[s.key.agent] == name] for name in ranks_of}
     if world.size == 1:

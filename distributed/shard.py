@@ -1,7 +1,7 @@
-"""One policy over several ranks: FSDP2 applied from outside; the model itself knows nothing of it.
+"""One policy over several ranks: FSDP2, applied to the model from outside.
 
 Every rank keeps a slice of the float32 weights, gradients and optimizer state. A layer's weights are gathered (on a GPU
-in bfloat16) right before they are used, and dropped afterwards.
+in bfloat16) right before their use and dropped after it.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-# Parameters gathered at once, roughly: 134 MB of bfloat16. Many small gathers take longer than a large one, but a large
-# one takes memory. From Qwen3-1.7B on, each layer is a unit by itself. All layers of a model have the same size.
+# Parameters gathered at once, roughly: 134 MB of bfloat16. Many small gathers take longer than a large one, which takes
+# memory. From Qwen3-1.7B on, each layer is a unit.
 UNIT = 2**26
 
 

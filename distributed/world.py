@@ -63,7 +63,7 @@ class World:
         return values
 
     def add_up(self, sums: T) -> T:
-        """The sum of everybody's numbers, dictionaries and lists of them; what a rank does not have is 0 there."""
+        """The sum of everybody's numbers, or of dictionaries and lists of them (`add`)."""
         return reduce(add, self.gather(sums))
 
     def merge(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,8 +123,8 @@ def add(a: Any, b: Any) -> Any:
 def lifeline(rank: int, size: int, store: dist.Store) -> threading.Event:
     """End this process when another rank has died, whatever it is doing, unless the event that it returns is set.
 
-    A rank on another machine that waits in NCCL perhaps never notices. So each holds a connection to rank 0, which the
-    system closes when a process ends, or its machine has not answered for half a minute. TimeoutError after JOIN s.
+    A rank that waits in NCCL may never notice. So each holds a connection to rank 0, which the system closes when a
+    process ends, or its machine has not answered for half a minute. TimeoutError after JOIN seconds.
     """
     over, address = threading.Event(), os.environ["MASTER_ADDR"]  # of rank 0
     if rank > 0:
@@ -177,7 +177,7 @@ def start(device: str) -> World:
 def place(names: Sequence[str], size: int, ranks: Sequence[int] = ()) -> dict[str, list[int]]:
     """Where every policy lives: {policy: ranks}, each on a block of its own; more policies than ranks live on all.
 
-    `ranks` says how many each of them gets, by default as even as possible. ValueError unless each gets some.
+    `ranks` says how many each gets, by default as even as possible. ValueError unless each gets some.
     """
     if ranks and (len(ranks) != len(names) or min(ranks) < 1 or sum(ranks) != size):
         raise ValueError(f"--ranks {' '.join(map(str, ranks))}: a number for each of {', '.join(names)}, in all {size}")

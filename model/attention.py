@@ -1,7 +1,7 @@
 """Attention over a pack: many responses to few prompts in one row of tokens (`packing.py` lays them out).
 
-Every response attends to its own prompt and to itself, causally: on a GPU by two calls of the flash kernels, which copy
-no key, anywhere else by plain SDPA over blocks of segments of similar size.
+A response attends to its prompt and to itself, causally: on a GPU by two calls of the flash kernels, which copy no key,
+anywhere else by plain SDPA over blocks of segments of similar size.
 
 Shapes: T tokens of a pack, S segments (prompts and responses), H heads, G key/value heads, D head size.
 """
@@ -25,12 +25,9 @@ from model.fused import compiled
 
 @dataclass
 class Layout:
-    """Who sees whom in a pack. A segment sees itself, causally, and before that its prefix: its prompt.
+    """Who sees whom in a pack. A segment sees itself, causally, and before that its prefix: its prompt."""
 
-    Prompts come first, then all responses to the first prompt, to the second, and so on.
-    """
-
-    start: np.ndarray  # (S,) first token of each segment; segments cover the pack, in order
+    start: np.ndarray  # (S,) first token of each segment: prompts, then all responses to the first, to the second...
     length: np.ndarray  # (S,) at least 1
     prefix: np.ndarray  # (S,) first token of the prefix
     prefix_length: np.ndarray  # (S,) 0 for a prompt
@@ -126,7 +123,7 @@ def _attend(
     The backward kernel needs only q, k, v of its set and the final o and z, since p_ij = exp(s_ij - z).
     """
     own, responses, prompt, n = sizes
-    q, k, v = q.contiguous(), k.contiguous(), v.contiguous()  # as they come; the output then is what is promised below
+    q, k, v = q.contiguous(), k.contiguous(), v.contiguous()  # then the output is as promised below
     out, norm = _flash_forward(q, k, v, (itself, itself, own, own), True, scale)
     if n < len(q):
         more = _flash_forward(q[n:], k[:n], v[:n], (queries, keys, responses, prompt), False, scale)
@@ -156,12 +153,12 @@ _attend.register_fake(lambda q, *_: (q.new_empty(q.shape), q.new_empty(q.shape[1
 _attend_backward.register_fake(lambda grad, *qkv: tuple(x.new_empty(x.shape) for x in qkv[:3]))
 
 
-def _keep(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+def _keep(ctx, inputs, output) -> None:
     *tensors, ctx.sizes, ctx.scale = inputs
     ctx.save_for_backward(*tensors[:3], *output, *tensors[3:])
 
 
-def _gradients(ctx, grad: Tensor, _: Tensor):  # type: ignore[no-untyped-def]
+def _gradients(ctx, grad: Tensor, _: Tensor):
     return *_attend_backward(grad, *ctx.saved_tensors, ctx.sizes, ctx.scale), *[None] * 5
 
 
@@ -185,7 +182,7 @@ def _flash_forward(
     return out, norm
 
 
-def _flash_backward(  # type: ignore[no-untyped-def]  # all but the last three are tensors
+def _flash_backward(  # all but the last three are tensors
     grad, q, k, v, out, norm, calls: Calls, causal: bool, scale: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v; `out` and `norm` are those over all keys that the queries see."""

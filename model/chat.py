@@ -5,7 +5,6 @@ A chat template is somebody else's program: one that changes what is said is ref
 
 import re
 from functools import lru_cache, partial
-from typing import cast
 
 from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
@@ -20,7 +19,7 @@ QUESTION: Turns = (("user", USER),)
 ANSWERED: Turns = (*QUESTION, ("assistant", ANSWER), *QUESTION)  # some templates end a turn only before the next
 WITHOUT_SYSTEM = "{# leaves out the system message on purpose #}"  # a template that says so is believed
 DATE = "{%- macro strftime_now(format) -%}26 Jul 2024{%- endmacro -%}"  # always the same: Llama's own default
-CUT = "\ufdd0"  # marks a place inside a control token; Unicode promises that no text has this character
+CUT = "\ufdd0"  # marks a place inside a control token: no text has this character
 
 
 def check_template(tokenizer: Tokenizer) -> None:
@@ -46,7 +45,7 @@ def _render(tokenizer: Tokenizer, turns: Turns, ask: bool = True) -> str:
         [{"role": role, "content": content} for role, content in turns], tokenize=False, add_generation_prompt=ask,
         chat_template=DATE + tokenizer.get_chat_template(), enable_thinking=False,
     )  # fmt: skip
-    return cast(str, text)
+    return str(text)
 
 
 def _try(tokenizer: Tokenizer, turns: Turns) -> str:
@@ -60,8 +59,7 @@ def _try(tokenizer: Tokenizer, turns: Turns) -> str:
 def encode(tokenizer: Tokenizer, messages: list[Message]) -> list[int]:
     """Chat messages -> prompt ids, ready for the response. Thinking mode is off, as in the paper.
 
-    A system message that the chat template would not show goes in front of the first user message. A control token in a
-    message is spelled out: only the template writes control tokens.
+    A system message that the template leaves out goes before the first user message. Control tokens are spelled out.
     """
     turns = tuple((message["role"], message["content"]) for message in messages)
     return list(_encode(tokenizer, str(tokenizer.chat_template), turns))
@@ -92,7 +90,7 @@ def _cut(tokenizer: Tokenizer, text: str) -> str:
 
 
 def _control_tokens(tokenizer: Tokenizer) -> dict[str, int]:
-    """Text -> id of what was added to the vocabulary of plain text (some add runs of blanks, which control nothing)."""
+    """Text -> id of what was added to the plain vocabulary, without the runs of blanks that some add."""
     added = {str(token): i for i, token in tokenizer.added_tokens_decoder.items()}
     return {token: i for token, i in added.items() if len(token) > 1 and not token.isspace()}
 
@@ -101,7 +99,7 @@ def decode(tokenizer: Tokenizer, ids: list[int]) -> str:
     """Response ids -> the text that is graded: all that was sampled, control tokens too, but for the one at the end."""
     ends = {*_ends(tokenizer, str(tokenizer.chat_template)), tokenizer.pad_token_id}
     said = ids[:-1] if ids and ids[-1] in ends else ids
-    return cast(str, tokenizer.decode(said, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+    return str(tokenizer.decode(said, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
 
 def stop_ids(model: PreTrainedModel, tokenizer: Tokenizer) -> set[int]:

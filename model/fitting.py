@@ -1,7 +1,4 @@
-"""What an update may take of the machine it runs on: tokens of a pack on a GPU, threads on a CPU.
-
-Neither changes what is computed beyond rounding.
-"""
+"""What an update takes of its machine: tokens of a pack on a GPU, threads on a CPU. Only rounding depends on it."""
 
 import os
 import timeit
@@ -63,7 +60,7 @@ def threads(count: int) -> Iterator[None]:
 
 
 def fastest_threads(work: Callable[[], object]) -> int:
-    """How many threads (1, 2 or 4) do this work fastest. More than one only where they save a tenth of the time."""
+    """How many threads (1, 2 or 4) do this work fastest; more only where they save a tenth of the time."""
     best, shortest = 1, inf
     for count in [n for n in (1, 2, 4) if n <= (os.cpu_count() or 1)]:
         with threads(count):

@@ -1,7 +1,4 @@
-"""Compiled pieces of the model and the loss: many small memory-bound kernels of a GPU become few (option `fused`).
-
-On a CPU nothing is compiled; where the compiler does not work on a GPU (no Triton) a warning says so, once.
-"""
+"""Compiled pieces of the model and the loss: on a GPU many small memory-bound kernels become few."""
 
 import warnings
 from collections.abc import Callable
@@ -16,7 +13,7 @@ F = TypeVar("F", bound=Callable)
 
 @cache
 def compiler_works() -> bool:
-    """Whether torch.compile builds a kernel that runs on this GPU; a warning when it does not."""
+    """Whether torch.compile builds a kernel that runs on this GPU; a warning when it does not (no Triton)."""
     try:
         torch.compile(lambda x: x.sin() + 1)(torch.zeros(8, device="cuda"))
     except (RuntimeError, ImportError, OSError) as error:
@@ -27,14 +24,11 @@ def compiler_works() -> bool:
 
 
 def compiled(function: F) -> F:
-    """Compile a function of tensors at its first call on a GPU, again for a second length, which serves all others.
-
-    Not for unknown sizes from the start: then the kernels of the head take twice as long.
-    """
+    """Compile a function of tensors at its first call on a GPU, again for a second length, which serves all others."""
 
     @cache  # not at import: loading the compiler takes seconds, and a CPU never needs it
     def fast() -> Callable:
-        return torch.compile(function)
+        return torch.compile(function)  # not for unknown sizes from the start: the head would take twice as long
 
     @wraps(function)
     def call(*args: Any) -> Any:

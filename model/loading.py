@@ -96,10 +96,7 @@ HARMLESS = {"scaling", "dropout", "position_ids", "cache_position", "use_cache"}
 
 @torch.no_grad()
 def check_attention(model: PreTrainedModel) -> None:
-    """Every layer must ask for plain causal attention: packing.py knows no window, sink, soft cap or position bias.
-
-    This looks at what the layers ask for: a window would not show in what comes out for a short text.
-    """
+    """Every layer must ask for plain causal attention: a window, say, would not show in the logits of a short text."""
     kind = type(model).__name__
     layers, head = getattr(getattr(model, "model", None), "layers", None), getattr(model, "lm_head", None)
     if not isinstance(layers, nn.ModuleList) or not isinstance(head, nn.Linear) or head.bias is not None:

@@ -33,10 +33,10 @@ def _tile_backward(logits: Tensor, target: Tensor, norm: Tensor, grad: Tensor, i
 
 
 class TokenLogProb(torch.autograd.Function):
-    """log softmax(h W^T / temperature)[target] and the entropy, tile by tile, so (N, V) never exists as a whole."""
+    """log softmax(h W^T / temperature)[target] and the entropy, tile by tile: (N,), (N,)."""
 
     @staticmethod
-    def forward(ctx, hidden: Tensor, weight: Tensor, target: Tensor, temperature: float, tile: int):  # type: ignore[override]
+    def forward(ctx, hidden: Tensor, weight: Tensor, target: Tensor, temperature: float, tile: int):
         tiles = zip(hidden.split(tile), target.split(tile), strict=True)
         parts = [_tile_forward(h @ weight.t(), t, 1 / temperature) for h, t in tiles]
         logprobs, norm, entropy = (torch.cat(part) for part in zip(*parts, strict=True))
@@ -46,7 +46,7 @@ class TokenLogProb(torch.autograd.Function):
         return logprobs, entropy
 
     @staticmethod
-    def backward(ctx, grad: Tensor, _: Tensor):  # type: ignore[override]
+    def backward(ctx, grad: Tensor, _: Tensor):
         hidden, weight, target, norm = ctx.saved_tensors
         trained = ctx.needs_input_grad[1]  # not under an adapter
         # summed in float32: a sum over tiles in bfloat16 would lose the smaller terms
@@ -64,11 +64,8 @@ class TokenLogProb(torch.autograd.Function):
 
 
 def token_logprobs(model: PreTrainedModel, pack: Pack, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Log-prob and entropy of every response token at this temperature: (N,), (N,) float32.
-
-    ValueError outside `packed(model)`: any other attention lets the sequences of a pack see each other.
-    """
-    if model.config._attn_implementation != "packed":
+    """Log-prob and entropy of every response token: (N,), (N,) float32. ValueError outside `packed(model)`."""
+    if model.config._attn_implementation != "packed":  # another lets the sequences of a pack see each other
         raise ValueError("token_logprobs: call it inside `with packed(model)`")
     weight = model.lm_head.weight  # (V, C)
     flash = attention.has_flash(weight, model.model.layers[0].self_attn.head_dim)

@@ -79,10 +79,7 @@ def activate(model: PreTrainedModel, policy: str) -> None:
 def merged_weights(
     root: nn.Module, model: PreTrainedModel, policy: str = "", dtype: torch.dtype | None = None
 ) -> Iterator[tuple[str, Tensor]]:
-    """(name, whole weight) as a policy sees the model, without a policy as without LoRA; tied weights once.
-
-    All ranks of the policy have to iterate.
-    """
+    """(name, whole weight) as a policy sees the model, or without LoRA; tied weights once. All its ranks iterate."""
     adapters, layers = dict(adapter_weights(model, policy)), dict(linear_layers(model))
     if isinstance(root, FSDPModule):
         root.reshard()  # a forward without a backward leaves the root's weights gathered
@@ -98,7 +95,7 @@ def merged_weights(
 
 
 def saved_weights(model: PreTrainedModel, policy: str) -> Iterator[tuple[str, nn.Parameter]]:
-    """The same under the names in peft's files."""
+    """`adapter_weights` under the names in peft's files."""
     for name, weight in adapter_weights(model, policy):
         yield f"base_model.model.{name.replace(f'.{label(policy)}.', '.')}", weight
 
@@ -111,7 +108,7 @@ def save_adapter(model: PreTrainedModel, policy: str, folder: Path, write: bool 
     """Write the folder that peft's `PeftModel.from_pretrained` reads; all ranks call it, one of them writes."""
     whole = {name: full(weight.detach()).cpu().contiguous() for name, weight in saved_weights(model, policy)}
     if write:
-        config = copy.deepcopy(model.peft_config[label(policy)])  # type: ignore[index,union-attr]
+        config = copy.deepcopy(model.peft_config[label(policy)])
         config.base_model_name_or_path, config.inference_mode = model.name_or_path, True
         config.save_pretrained(str(folder))
         save_file(whole, folder / WEIGHTS, {"format": "pt"})
@@ -146,10 +143,7 @@ def base_of(folder: Path) -> str:
 
 
 def load_adapter(model: PreTrainedModel, policy: str, folder: Path) -> None:
-    """Give a policy the adapter of a folder.
-
-    ValueError unless it is plain LoRA: finite floats for exactly the layers and in the shapes that its config gives.
-    """
+    """Give a policy the adapter of a folder. ValueError unless it is plain LoRA in finite floats, as configured."""
     with refusing(str(folder), "adapter: "):
         config, saved = read_config(folder), load_file(folder / WEIGHTS)
         for name, weight in saved.items():
@@ -162,7 +156,7 @@ def load_adapter(model: PreTrainedModel, policy: str, folder: Path) -> None:
 
 
 def load_whole(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A model as `load_model` gives it, from the folder of an adapter too: then with the adapter merged."""
+    """A model as from `load_model`; from the folder of an adapter with the adapter merged."""
     folder = Path(source)
     if not is_adapter(folder):
         return load_model(source)

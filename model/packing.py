@@ -39,7 +39,7 @@ class Pack:
     engine: Tensor  # (N,) log-probs of the engine that sampled them
     advantage: Tensor  # (N,)
     weight: Tensor  # (N,) in the loss, 0 for a pack that only keeps an idle rank in step
-    old: Tensor | None = None  # (N,) log-probs of the trainer before its first optimizer step, once they are known
+    old: Tensor | None = None  # (N,) log-probs of the trainer before its first optimizer step
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -56,13 +56,10 @@ def deal(samples: Sequence[Sample], minibatches: int, seed: Sequence[int] = (0,)
 def pack_minibatch(
     groups: Sequence[Group], budget: int, rank: int = 0, ranks: int = 1, device: torch.device | str = "cpu"
 ) -> list[Pack]:
-    """The packs of one minibatch that this rank computes, at most `budget` tokens each.
-
-    As many on every rank: a sharded model takes all ranks for every forward pass.
-    """
+    """The packs of one minibatch that this rank computes: at most `budget` tokens each, as many on every rank."""
     parts = [part for group in with_signal(groups) for part in cut(group, budget)]
     shares = balance(parts, ranks)
-    packs = max(len(first_fit(share, budget)) for share in shares)
+    packs = max(len(first_fit(share, budget)) for share in shares)  # a sharded model takes all ranks for each pass
     mine = micro_batches(shares[rank], budget)
     idle = [[Sample(GroupKey(0, 0, ""), [0], [0], [0.0], reward=0.0)]]  # of weight 0
     return [pack_samples(part, device) for part in mine + [idle] * (packs - len(mine))]
@@ -106,9 +103,9 @@ def balance(groups: Sequence[Group], ranks: int) -> list[list[Group]]:
 
 
 def cost(group: Group) -> float:
-    """Tokens that go through the model, plus the part of attention, which grows with the keys each of them sees."""
+    """Tokens that go through the model, plus attention, which grows with the keys each of them sees."""
     prompt, lengths = len(group[0].prompt_ids), [len(sample.response_ids) for sample in group]
-    return prompt + sum(lengths) + (prompt**2 + sum(n * (2 * prompt + n) for n in lengths)) / 4096
+    return tokens_of(group) + (prompt**2 + sum(n * (2 * prompt + n) for n in lengths)) / 4096
 
 
 def micro_batches(groups: Sequence[Group], budget: int) -> list[list[Group]]:
@@ -138,11 +135,8 @@ def tokens_of(group: Group) -> int:
 
 
 def pack_samples(groups: Sequence[Group], device: torch.device | str = "cpu") -> Pack:
-    """Pack groups of samples that share a prompt. ValueError on an empty prompt.
-
-    The last token of a response is only a target, so it is not an input.
-    """
-    # `Sample.prompt_hash` is a hash; should two prompts ever share one, they part here
+    """Pack groups of samples that share a prompt. ValueError on an empty prompt."""
+    # should two prompts ever share a `prompt_hash`, they part here
     groups = [list(same) for group in groups for _, same in groupby(group, key=lambda sample: sample.prompt_ids)]
     samples = [sample for group in groups for sample in group]
     if empty := [group[0].key for group in groups if not group[0].prompt_ids]:
@@ -153,7 +147,7 @@ def pack_samples(groups: Sequence[Group], device: torch.device | str = "cpu") ->
     start = length.cumsum() - length
     prompts, responses = length[: len(groups)], length[len(groups) :]
     prefix, prefix_length = (np.append(np.zeros_like(prompts), x[owner]) for x in (start, prompts))
-    filled = length > 0  # a response of one token has no inputs
+    filled = length > 0  # the last token is only a target, so a response of one has no inputs
     positions = np.arange(length.sum()) + np.repeat(prefix_length - start, length)
     first = (responses + 1).cumsum() - (responses + 1)  # (samples,) of its tokens among the N
     source = np.arange(responses.sum() + len(samples)) + np.repeat(start[len(groups) :] - 1 - first, responses + 1)

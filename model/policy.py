@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from typing import cast
 
 import torch
 from safetensors.torch import save_file
@@ -48,7 +47,7 @@ class Policy:
     mesh: DeviceMesh | None = None
     root: LogProbs = field(default=None, repr=False)  # type: ignore[assignment]
     pack_tokens: int = 16384  # of a pack, where no option says it (model/fitting.py)
-    exact_engine: bool = False  # it samples in the precision of the training, so that its log-probs are the old ones
+    exact_engine: bool = False  # it samples in the precision of training: its log-probs are the old ones
     threads: int | None = 0  # of an update on a CPU: 0 as many as elsewhere, None to be chosen at the first one
 
     def __post_init__(self) -> None:
@@ -143,7 +142,7 @@ def make_optimizer(
         return torch.optim.AdamW(weights, fused=weights[0].is_cuda, **options)
     from torchao.optim import AdamW8bit  # works on sharded weights
 
-    return cast(torch.optim.Optimizer, AdamW8bit(weights, **options))
+    return AdamW8bit(weights, **options)
 
 
 def checkpoint_layers(model: PreTrainedModel) -> None:

@@ -57,7 +57,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def build(seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """Random weights that depend on the seed only (the global torch generator is left as it was), and the tokenizer."""
+    """Random weights that depend on the seed only, and the tokenizer."""
     tokenizer = build_tokenizer()
     config = Qwen3Config(
         vocab_size=len(tokenizer), hidden_size=64, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4,

@@ -1,7 +1,7 @@
 """What every engine promises: `engine(requests, n, temperature)` -> n completions for each request.
 
 Sampling is plain: temperature only, and top-p for evaluation alone. The log-probs are those of the distribution that
-was sampled from. Candidate k of a request is drawn with the request's seed + k.
+was sampled from.
 
 An engine holds a copy of a policy's weights, which `load` replaces: policies of one architecture can take turns on it.
 """

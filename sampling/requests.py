@@ -8,7 +8,7 @@ their completions, scores them (in a thread of `pool`, if there is one) and asks
          '---stream---'           continuous (vLLM): requests join while others run, and a player goes on as soon as
              engine               its own answers are there
 
-The result does not depend on the order of the answers, because every request carries its own seed.
+The order of the answers does not matter, because every request carries its own seed.
 """
 
 from __future__ import annotations

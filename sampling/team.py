@@ -71,10 +71,7 @@ class Team:
                 engine.holds = "", None
 
     def fit_packs(self, checkpointing: bool) -> None:
-        """On GPUs: packs as large as there is room for during an update, the same on all ranks. All call it.
-
-        Where they would be small without it, gradient checkpointing is turned on.
-        """
+        """Make packs as large as GPUs have room for; where that is little, turn checkpointing on. All ranks call it."""
         self.rest()
         free, policies = free_for_packs(self.learners.values()), self.policies.values()
         for again in sorted({checkpointing, True}):
@@ -88,7 +85,7 @@ class Team:
                 checkpoint_layers(policy.model)
 
     def ready(self, name: str) -> Engine:
-        """The engine of a policy with the policy's weights in it. All ranks of the policy call it together."""
+        """A policy's engine with its weights in it. All ranks of the policy call it together."""
         engine = self.engines[name]
         if engine.holds != (name, self.version):
             started = time.perf_counter()
@@ -113,10 +110,7 @@ class Team:
 
 
 class TeamStream(Stream):
-    """Requests in flight in the engines of a team.
-
-    Of policies that share an engine each keeps it until it has no requests left, so weights rarely change.
-    """
+    """Requests in flight in a team's engines. A policy keeps a shared one until it has none left, to load rarely."""
 
     def __init__(self, team: Team, n: int, temperature: float, top_p: float):
         self.team, self.n, self.temperature, self.top_p = team, n, temperature, top_p

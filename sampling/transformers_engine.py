@@ -1,4 +1,4 @@
-"""Sampling with transformers: works everywhere, on a CPU too.
+"""Sampling with transformers, which works everywhere.
 
 A prompt goes through the model once, however many candidates ask for it. Its answers share its keys and values, and as
 long as they are the same their own as well. What has ended leaves the batch.
@@ -32,8 +32,8 @@ Answer = tuple[int, int]  # number of its request, its own seed
 class TransformersEngine(Engine):
     """Batched sampling with a key/value cache, from a copy of the policy's model. It begins with `load`.
 
-    A response has at most `max_tokens` tokens, `context` together with its prompt; a prompt without room for a single
-    token gets no completion. Sequences run together while their keys and values fit `cache_tokens` tokens.
+    A response has at most `max_tokens` tokens, `context` with its prompt. Sequences run together while their keys and
+    values fit `cache_tokens` tokens.
     """
 
     def __init__(self, policy: Policy, max_tokens: int, context: int | None = None, cache_tokens: int = 65536):
@@ -82,10 +82,7 @@ class TransformersEngine(Engine):
             yield batch
 
     def _sample(self, batch: list[tuple[Prompt, list[Answer]]], temperature: float, top_p: float) -> list[Completion]:
-        """One completion for every answer, in order.
-
-        Answers to one prompt that have begun alike are one branch, and the model computes each branch once.
-        """
+        """One completion for every answer, in order. Answers that have begun alike are one branch, computed once."""
         device = self.policy.device
         logits, lengths, cache = self._read([prompt for prompt, _ in batch])  # (n, V), (prompts,)
         prompt = torch.arange(len(batch), device=device)  # (n,) of each branch: at first there is one to each prompt
@@ -157,11 +154,8 @@ class Cache:
         self.table[self.slot, self.column] = numbers
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor:
-        """Attention of one layer: q (n, H, T, D), k and v (n, G, T, D) -> (n, T, H, D).
-
-        First come the prompts, then one token for each branch.
-        """
-        if layer not in self.prompts:
+        """Attention of one layer: q (n, H, T, D), k and v (n, G, T, D) -> (n, T, H, D)."""
+        if layer not in self.prompts:  # they come first, then one token for each branch
             self.prompts[layer] = k, v
             return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True).transpose(1, 2)
         (n, heads, _, size), groups = q.shape, k.shape[1]
@@ -197,10 +191,7 @@ AttentionMaskInterface.register("cached", lambda *args, **kwargs: None)
 
 
 def choose(logits: Tensor, row: Tensor, noise: Tensor, temperature: float, top_p: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Sample by inverse CDF from logits (n, V): token ids (L,), their log-probs (L,).
-
-    For each answer its row of the logits (L,) and a uniform number (L,).
-    """
+    """Sample by inverse CDF: logits (n, V), each answer's row (L,) and uniform number (L,) -> ids, log-probs (L,)."""
     logps = (logits / (temperature or 1.0)).log_softmax(-1)
     if top_p < 1:  # a token stays if those that are likelier have less than top_p together
         ordered, places = logps.sort(-1, descending=True)

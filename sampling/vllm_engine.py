@@ -22,11 +22,11 @@ BATCHES = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384
 
 
 class VllmEngine(Engine):
-    """vLLM in this process: continuous batching, each prompt computed once for n candidates. It begins with `load`.
+    """vLLM as an engine: each prompt is computed once for n candidates. It begins with `load`.
 
     `memory` is the share of the GPU's memory for weights and cache, which with `sleep` it can give back (one such
-    engine a process). In a process group every rank has its own, all constructed at the same time. ImportError without
-    vLLM, ValueError when it cannot start.
+    engine a process). The ranks of a job construct theirs at the same time. ImportError without vLLM, ValueError when
+    it cannot start.
     """
 
     in_rounds = False
@@ -62,13 +62,12 @@ class VllmEngine(Engine):
 
     @torch.no_grad()
     def load(self, weights: Weights) -> None:
-        """Replace the weights, wake up if asleep, forget cached prefixes: they belong to the old weights.
+        """Replace the weights, wake up if asleep, forget what was cached with the old weights.
 
-        ValueError unless every weight of the model is given and every one of vLLM's was written; RuntimeError while
-        requests are in flight.
+        ValueError unless all are given and all of vLLM's written, RuntimeError while requests are in flight.
         """
         if self.llm.llm_engine.has_unfinished_requests():
-            raise RuntimeError("load: requests are in flight, they would be answered with two different weights")
+            raise RuntimeError("load: requests are in flight and would meet two different weights")
         if self.asleep:
             torch.cuda.empty_cache()  # torch keeps what the update no longer needs
             self.llm.wake_up(tags=["weights"])
@@ -84,7 +83,7 @@ class VllmEngine(Engine):
             self.llm.wake_up(tags=["kv_cache"])
             self.asleep = False
         if not self.llm.reset_prefix_cache():
-            raise RuntimeError("load: vLLM did not clear its prefix cache and would go on with the old weights' keys")
+            raise RuntimeError("load: vLLM did not clear its prefix cache of the old weights")
 
     def sleep(self) -> bool:
         """Give the memory of weights and cache back until the next `load`; False unless built with `sleep=True`."""
@@ -161,10 +160,7 @@ def alone_on_the_gpu() -> bool:
 
 
 def import_vllm(device: torch.device) -> tuple[Any, dict[str, Any]]:
-    """The module, with the environment variables it reads unless they are set, and arguments of `LLM` for this device.
-
-    ImportError with what to install.
-    """
+    """The module with its environment variables set, arguments of `LLM` for this device. ImportError without vLLM."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # `load` needs the model in this process
     defaults = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
     defaults["VLLM_USE_FLASHINFER_SAMPLER"] = "0"  # only for top-p and top-k, and not always installed
