@@ -18,26 +18,24 @@ from typing import Any
 
 import numpy as np
 
-from distributed.world import World
+from distributed.world import RanksOf, World
 from grouping import Sample
 from model.packing import balance, deal, with_signal
 from rollout import Rollout
-from sampling.requests import Completion, Request
+from sampling.requests import Completion, Replies, Request
 
-Answer = Callable[[str, list[Request], int], list[list[Completion]]]  # (policy, requests, n) on a rank that hosts it
+Answer = Callable[[str, list[Request], int], Replies]  # (policy, requests, n) on a rank that hosts it
 
 
 class Exchange:
     """`generate` over ranks that together have every policy (`World.neighbours`): all call it in every round."""
 
-    def __init__(
-        self, world: World, ranks_of: Mapping[str, Sequence[int]], policy_of: Mapping[str, str], answer: Answer
-    ):
+    def __init__(self, world: World, ranks_of: RanksOf, policy_of: Mapping[str, str], answer: Answer):
         self.world, self.ranks_of, self.policy_of, self.answer = world, ranks_of, policy_of, answer
         apart = sum(map(len, ranks_of.values())) == world.size  # no rank has two policies
         self.cohorts, self.anywhere = len(ranks_of) if apart else 1, lambda flag: any(world.gather(flag))
 
-    def __call__(self, requests: list[Request], n: int) -> list[list[Completion]]:
+    def __call__(self, requests: list[Request], n: int) -> Replies:
         world = self.world
         asking: list[list[tuple[int, Request]]] = [[] for _ in range(world.size)]
         for i, request in enumerate(requests):
@@ -71,8 +69,8 @@ OUTLINE = np.dtype([("prompt_hash", "i8"), ("prompt_length", "i4"), ("length", "
 
 
 def share_samples(
-    world: World, ranks_of: Mapping[str, Sequence[int]], policy_of: Mapping[str, str], samples: Sequence[Sample],
-    minibatches: int, seed: Sequence[int],
+    world: World, ranks_of: RanksOf, policy_of: Mapping[str, str], samples: Sequence[Sample], minibatches: int,
+    seed: Sequence[int],
 ) -> dict[str, list[Sample]]:  # fmt: skip
     """The batch of every policy in `ranks_of` that lives on this rank, from the valid samples of all ranks.
 

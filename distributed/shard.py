@@ -29,7 +29,7 @@ def shard(root: nn.Module, layers: Sequence[nn.Module], mesh: DeviceMesh) -> Non
 
 
 def full(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """The whole of a tensor of which each rank may hold a part. All ranks of the policy have to call it."""
+    """The whole of a tensor of which each rank may hold a part. All ranks of the policy call it."""
     if isinstance(tensor, DTensor) and tensor.device_mesh.size() == 1:
         tensor = tensor.to_local()  # a rank that is alone holds all of it: no 0.2 ms for each weight
     tensor = tensor.to(dtype or tensor.dtype)  # before it travels

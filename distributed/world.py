@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 T = TypeVar("T")
+RanksOf = Mapping[str, Sequence[int]]  # where each policy lives
 
 JOIN = 300.0  # seconds until all ranks must have started: on a cold file system imports take minutes
 GRACE = 10.0  # seconds that a rank has to show an error of its own after another one has died
@@ -31,7 +32,7 @@ GRACE = 10.0  # seconds that a rank has to show an error of its own after anothe
 
 @dataclass(frozen=True)
 class World:
-    """All ranks of the job, which all have to call each method; a single process is a world of one."""
+    """All ranks of the job. All call each method; a single process is a world of one."""
 
     rank: int = 0
     size: int = 1
@@ -93,15 +94,15 @@ class World:
         if dist.is_initialized():
             dist.destroy_process_group()
 
-    def meshes(self, ranks_of: Mapping[str, Sequence[int]]) -> dict[str, DeviceMesh | None]:
-        """The device mesh of every policy that lives on this rank; None in a single CPU process: nothing to shard."""
+    def meshes(self, ranks_of: RanksOf) -> dict[str, DeviceMesh | None]:
+        """The device mesh of every policy that lives on this rank; None in a single CPU process."""
         if not dist.is_initialized():
             return dict.fromkeys(ranks_of)
         group, _ = dist.new_subgroups_by_enumeration(sorted({tuple(ranks) for ranks in ranks_of.values()}))
         kind, here = torch.device(self.device).type, {name: r for name, r in ranks_of.items() if self.rank in r}
         return {name: DeviceMesh.from_group(group, kind, mesh=list(ranks)) for name, ranks in here.items()}
 
-    def neighbours(self, ranks_of: Mapping[str, Sequence[int]]) -> tuple[World, Mapping[str, Sequence[int]]]:
+    def neighbours(self, ranks_of: RanksOf) -> tuple[World, RanksOf]:
         """As few ranks as together have every policy, this one among them, and where each policy is among these."""
         parts = gcd(*map(len, ranks_of.values()))
         if parts == 1 or sum(map(len, ranks_of.values())) > self.size:

@@ -148,7 +148,7 @@ def _attend_backward(
     return gradients
 
 
-# what they return, for a compiler that knows shapes only
+# shapes of what they return, for the compiler
 _attend.register_fake(lambda q, *_: (q.new_empty(q.shape), q.new_empty(q.shape[1::-1], dtype=torch.float32)))
 _attend_backward.register_fake(lambda grad, *qkv: tuple(x.new_empty(x.shape) for x in qkv[:3]))
 
@@ -192,7 +192,7 @@ def _flash_backward(  # all but the last three are tensors
     )
 
 
-@torch.compiler.disable  # as many calls as there are blocks: its code would be compiled for every pack
+@torch.compiler.disable  # a call for each block: it would be compiled for every pack
 def block_attention(q: Tensor, k: Tensor, v: Tensor, blocks: Blocks, scale: float | None) -> Tensor:
     """One SDPA call for each block of similar segments: q (T, H, D), k and v (T, G, D) -> (T, H, D)."""
     heads, size = q.shape[1:]

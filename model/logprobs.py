@@ -11,7 +11,7 @@ from model import attention
 from model.fused import compiled
 from model.packing import Pack
 
-TILE_TOKENS = 2048  # that go through the head at a time, fewer when the vocabulary V is large:
+TILE_TOKENS = 2048  # through the head at a time, fewer when the vocabulary V is large:
 TILE_LOGITS = 512 * 151_936  # tokens * V; 512 tokens with the vocabulary of Qwen3, 148 MiB of bfloat16
 
 

@@ -1,7 +1,7 @@
 """LoRA: small trained matrices beside frozen weights (arXiv 2106.09685), by peft. Policies share the frozen model.
 
-An adapted linear layer computes W x + scale * B A x. Each policy has its own A and B, in float32, on one model W, which
-is in bfloat16 on a GPU. Engines know nothing of it: they get W + scale * B A under the names of the model itself.
+An adapted linear layer computes W x + scale * B A x. Each policy has its own A and B, in float32, on one model W, on a
+GPU in bfloat16. Engines know nothing of it: they get W + scale * B A under the model's own names.
 """
 
 import copy

@@ -4,8 +4,8 @@ All K candidates of a group share their prompt, so the prompt goes through the m
 
     prompt A | prompt B | ... | response A1 | response A2 | ... | response B1 | ...
 
-in which every response attends to its own prompt and to itself, at the positions it would have alone. The result equals
-one forward pass for each sequence (tests pin 1e-5) with a fraction of the tokens: P + K*R instead of K*(P + R).
+in which a response attends to its prompt and to itself, at the positions it would have alone. The result equals one
+forward pass for each sequence (tests pin 1e-5), with fewer tokens: P + K*R instead of K*(P + R).
 
 Only `pack_samples` looks at tokens; the rest needs lengths, advantages, and which prompts are equal.
 

@@ -37,7 +37,7 @@ class LogProbs(nn.Module):
 class Policy:
     """The weights are float32 masters (an update of lr 1e-6 must not be lost to rounding), sharded over a `mesh`.
 
-    Where the model has an adapter of the policy's name, that alone is trained, and others may share the model below it.
+    Where the model has an adapter of the policy's name, that alone is trained; others may share the model below it.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Policy:
         return lora.adapter_weights(self.model, self.name) if self.adapted else self.model.named_parameters()
 
     def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
-        """(name, whole weight), tied weights once, adapters merged. All ranks of the policy have to iterate."""
+        """(name, whole weight), tied weights once, adapters merged. All ranks of the policy iterate."""
         return lora.merged_weights(self.root, self.model, self.name if self.adapted else "", dtype)
 
     @property
@@ -108,7 +108,7 @@ class Policy:
 
     def save(self, folder: Path, weights: Iterable[tuple[str, Tensor]] | None = None) -> None:
         """Write what `AutoModelForCausalLM.from_pretrained` reads, of an adapted policy what `PeftModel` reads, unless
-        whole `weights` are given; and the tokenizer. All ranks of the policy have to call it; the first one writes.
+        whole `weights` are given; and the tokenizer. All ranks of the policy call it; the first one writes.
         """
         first = self.rank == 0
         if first:

@@ -1,8 +1,8 @@
 """A from-scratch policy that needs no download: a Qwen3 model of 0.16M parameters and a tokenizer built in code.
 
-It is warm-started by imitating noise, so that it knows how an answer is written and nothing about which answer is good:
-what an instruction-tuned model brings to AT-GRPO, minus the English. It sees the user message (the state) only: the
-rules have to be learned from reward.
+It is warm-started by imitating noise, so it knows how an answer is written, but not which one is good: what an
+instruction-tuned model brings to AT-GRPO, minus the English. It sees the user message (the state) only: the rules have
+to be learned from reward.
 """
 
 import re

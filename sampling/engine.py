@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from model.policy import Policy
-from sampling.requests import Completion, Request, Rounds, Stream, answered
+from sampling.requests import Replies, Request, Rounds, Stream, answered
 
 Weights = Iterable[tuple[str, Tensor]]  # under the names of the transformers model, tied ones once
 
@@ -45,9 +45,7 @@ class Engine:
         """Takes requests one after the other."""
         return Rounds(partial(self, temperature=temperature, top_p=top_p), n)
 
-    def __call__(
-        self, requests: list[Request], n: int, temperature: float = 1.0, top_p: float = 1.0
-    ) -> list[list[Completion]]:
+    def __call__(self, requests: list[Request], n: int, temperature: float = 1.0, top_p: float = 1.0) -> Replies:
         """n completions for each request; temperature 0 is greedy (its log-probs are those at 1), `top_p` nucleus."""
         return answered(self.stream(n, temperature, top_p), requests)
 

@@ -48,8 +48,8 @@ def request_seed(seed: Sequence[int], env: int, turn: int, agent: int, spacing: 
     return int.from_bytes(digest, "big") % (2**62 // spacing) * spacing
 
 
-# n completions for each request, in order; [] where a prompt leaves no room to answer. It may also have a `stream`
-Generate = Callable[[list[Request], int], list[list[Completion]]]
+Replies = list[list[Completion]]  # n for each request, in order; [] where a prompt leaves no room to answer
+Generate = Callable[[list[Request], int], Replies]  # it may also have a `stream`
 Answers = list[tuple[Request, list[Completion]]]
 
 
@@ -87,7 +87,7 @@ class Rounds(Stream):
         return len(self.pending)
 
 
-def answered(stream: Stream, requests: list[Request]) -> list[list[Completion]]:
+def answered(stream: Stream, requests: list[Request]) -> Replies:
     """The answers to these requests, in order, from a stream that has no others."""
     stream.submit(requests)
     replies: dict[Request, list[Completion]] = {}
@@ -102,13 +102,13 @@ class Sampler:
 
     stream: Callable[[int], Stream]
 
-    def __call__(self, requests: list[Request], n: int) -> list[list[Completion]]:
+    def __call__(self, requests: list[Request], n: int) -> Replies:
         return answered(self.stream(n), requests)
 
 
 SLICE = 0.002  # seconds in which players act between two steps of an engine that has its next step under way
 
-Player = Generator[list[Request], list[list[Completion]], Result]
+Player = Generator[list[Request], Replies, Result]
 
 
 @dataclass
@@ -122,7 +122,7 @@ class _Game(Generic[Result]):
     def resume(self) -> _Game[Result]:
         """Let the player act on its answers until it asks again or ends. Scoring happens here."""
         try:
-            answers = cast(list[list[Completion]], list(self.answers.values()) or None)  # None starts a generator
+            answers = cast(Replies, list(self.answers.values()) or None)  # None starts a generator
             self.answers = dict.fromkeys(self.player.send(answers))
         except StopIteration as end:
             self.answers, self.result = {}, end.value

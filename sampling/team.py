@@ -8,12 +8,12 @@ from functools import partial
 from transformers import PreTrainedTokenizerBase
 
 from distributed.exchange import Exchange
-from distributed.world import World
+from distributed.world import RanksOf, World
 from model.chat import decode, encode
 from model.fitting import ENOUGH, free_for_packs, tokens_that_fit
 from model.policy import Policy, checkpoint_layers
 from sampling.engine import Engine
-from sampling.requests import Answers, Completion, Generate, Request, Sampler, Stream
+from sampling.requests import Answers, Generate, Replies, Request, Sampler, Stream
 
 
 class Team:
@@ -26,7 +26,7 @@ class Team:
     def __init__(
         self, policies: Mapping[str, Policy], policy_of: Mapping[str, str], engines: Mapping[str, Engine],
         tokenizers: Mapping[str, PreTrainedTokenizerBase] | None = None, world: World | None = None,
-        ranks_of: Mapping[str, Sequence[int]] | None = None, frozen: Sequence[str] = (),
+        ranks_of: RanksOf | None = None, frozen: Sequence[str] = (),
     ):  # fmt: skip
         self.policies, self.policy_of, self.engines = dict(policies), dict(policy_of), dict(engines)
         self.tokenizers = tokenizers or {name: policy.tokenizer for name, policy in policies.items()}
@@ -94,7 +94,7 @@ class Team:
             self.seconds["load"] += time.perf_counter() - started
         return engine
 
-    def answer(self, name: str, requests: list[Request], n: int, **sampling: float) -> list[list[Completion]]:
+    def answer(self, name: str, requests: list[Request], n: int, **sampling: float) -> Replies:
         """n completions for each request to one policy of this rank."""
         engine, started = self.ready(name), time.perf_counter()
         replies = engine(requests, n, **sampling)

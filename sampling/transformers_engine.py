@@ -1,7 +1,7 @@
 """Sampling with transformers, which works everywhere.
 
-A prompt goes through the model once, however many candidates ask for it. Its answers share its keys and values, and as
-long as they are the same their own as well. What has ended leaves the batch.
+A prompt goes through the model once, however many answers it has. They share its keys and values and, as long as they
+are the same, their own. What has ended leaves the batch.
 
 Shapes: B prompts of at most P tokens; L answers that have not ended; n branches, answers that have begun alike, at most
 W of one prompt; t tokens of an answer so far; H heads, G of them for keys and values; D head size; V vocabulary.
@@ -22,11 +22,12 @@ from transformers.masking_utils import AttentionMaskInterface
 from model.loading import checked
 from model.policy import Policy
 from sampling.engine import Engine, Weights, random_state_kept
-from sampling.requests import Completion, Request
+from sampling.requests import Completion, Replies, Request
 
 MOST = 32  # answers that share one copy of their prompt: attention pads to the most branches of a prompt
 Prompt = tuple[int, ...]
 Answer = tuple[int, int]  # number of its request, its own seed
+Batch = list[tuple[Prompt, list[Answer]]]
 
 
 class TransformersEngine(Engine):
@@ -39,7 +40,7 @@ class TransformersEngine(Engine):
     def __init__(self, policy: Policy, max_tokens: int, context: int | None = None, cache_tokens: int = 65536):
         super().__init__(policy, max_tokens, context)
         self.cache_tokens, config = cache_tokens, copy.deepcopy(policy.model.config)
-        # built from its configuration, not copied: the policy's own weights may be spread over several GPUs
+        # built, not copied: the policy's own weights may be spread over several GPUs
         with random_state_kept(policy.device), policy.device:
             self.model = AutoModelForCausalLM.from_config(config, dtype=self.dtype, attn_implementation="cached").eval()
         self.model.requires_grad_(False)
@@ -51,23 +52,21 @@ class TransformersEngine(Engine):
             own[name].copy_(weight)
 
     @torch.inference_mode()
-    def __call__(
-        self, requests: list[Request], n: int, temperature: float = 1.0, top_p: float = 1.0
-    ) -> list[list[Completion]]:
+    def __call__(self, requests: list[Request], n: int, temperature: float = 1.0, top_p: float = 1.0) -> Replies:
         wanted: dict[Prompt, list[Answer]] = {}
         for i, request in enumerate(requests):
             if len(request.prompt_ids) < self.context:
                 wanted.setdefault(tuple(request.prompt_ids), []).extend((i, request.seed + k) for k in range(n))
-        replies: list[list[Completion]] = [[] for _ in requests]
+        replies: Replies = [[] for _ in requests]
         for batch in self._batches(wanted):
             asked = [i for _, answers in batch for i, _ in answers]
             for i, completion in zip(asked, self._sample(batch, temperature, top_p), strict=True):
                 replies[i].append(completion)
         return replies
 
-    def _batches(self, wanted: dict[Prompt, list[Answer]]) -> Iterator[list[tuple[Prompt, list[Answer]]]]:
+    def _batches(self, wanted: dict[Prompt, list[Answer]]) -> Iterator[Batch]:
         """Prompts of similar length with their answers, at most `cache_tokens` tokens at a time."""
-        batch: list[tuple[Prompt, list[Answer]]] = []
+        batch: Batch = []
         used = 0
         for prompt in sorted(wanted, key=len):
             most = min(MOST, max(1, (self.cache_tokens - len(prompt)) // self.max_tokens))
@@ -81,11 +80,11 @@ class TransformersEngine(Engine):
         if batch:
             yield batch
 
-    def _sample(self, batch: list[tuple[Prompt, list[Answer]]], temperature: float, top_p: float) -> list[Completion]:
+    def _sample(self, batch: Batch, temperature: float, top_p: float) -> list[Completion]:
         """One completion for every answer, in order. Answers that have begun alike are one branch, computed once."""
         device = self.policy.device
         logits, lengths, cache = self._read([prompt for prompt, _ in batch])  # (n, V), (prompts,)
-        prompt = torch.arange(len(batch), device=device)  # (n,) of each branch: at first there is one to each prompt
+        prompt = torch.arange(len(batch), device=device)  # (n,) of each branch: at first one for each
         seeds = [seed for _, part in batch for _, seed in part]
         live = torch.arange(len(seeds), device=device)  # (L,) answers that have not ended
         branch = prompt.repeat_interleave(torch.tensor([len(part) for _, part in batch], device=device))  # (L,)

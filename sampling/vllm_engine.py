@@ -38,7 +38,7 @@ class VllmEngine(Engine):
         super().__init__(policy, max_tokens, context)
         self.shapes, self.names, self.can_sleep, self.asleep = policy.shapes, count(), sleep, False
         (vllm, settings), several = import_vllm(policy.device), dist.is_initialized() and dist.get_world_size() > 1
-        torch.cuda.empty_cache()  # vLLM takes its memory from what is free, not from what torch keeps for later
+        torch.cuda.empty_cache()  # vLLM takes its memory from what is free, which torch's cache is not
         settings |= {
             "dtype": str(self.dtype).removeprefix("torch."),
             "max_model_len": self.context,
