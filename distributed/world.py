@@ -115,7 +115,7 @@ class World:
 
 
 def add(a: Any, b: Any) -> Any:
-    """The sum of two numbers, of two lists of equal length, or of two dictionaries: key by key, missing ones are 0."""
+    """The sum of two numbers, of two equally long lists, or of two dictionaries, where missing keys are 0."""
     if isinstance(a, dict):
         return a | {key: add(a[key], value) if key in a else value for key, value in b.items()}
     return [add(x, y) for x, y in zip(a, b, strict=True)] if isinstance(a, list) else a + b

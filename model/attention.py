@@ -90,7 +90,7 @@ def packed_attention(
 
 
 def has_flash(weight: Tensor, head_size: int) -> bool:
-    """Whether torch's flash kernels take these: 16 bits, head size a multiple of 8, Ampere or newer."""
+    """Whether torch's flash kernels take these; they need Ampere or newer."""
     fits = weight.is_cuda and weight.element_size() == 2 and head_size in range(8, 257, 8)
     return fits and torch.cuda.get_device_capability(weight.device) >= (8, 0)
 

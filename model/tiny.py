@@ -83,7 +83,7 @@ def noisy_samples(policy: Policy, env: Env, rng: np.random.Generator, turns: int
 def warm_start(
     policy: Policy, level: Callable[[int], Env], *, steps: int, turns: int, seed: int, lr: float = 3e-3
 ) -> float:
-    """Imitate noisy answers (a share of GOOD is good) on fresh levels; returns the last cross-entropy, nats a token."""
+    """Imitate noisy answers on fresh levels; returns the last cross-entropy, nats a token."""
     rng, loss = np.random.default_rng([seed, 3]), torch.zeros(())
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=lr, weight_decay=0.0)
     with packed(policy.model):

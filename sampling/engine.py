@@ -3,7 +3,7 @@
 Sampling is plain: temperature only, and top-p for evaluation alone. The log-probs are those of the distribution that
 was sampled from.
 
-An engine holds a copy of a policy's weights, which `load` replaces: policies of one architecture can take turns on it.
+An engine begins with `load`, which copies a policy's weights: policies of one architecture can take turns on it.
 """
 
 import random

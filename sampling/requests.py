@@ -132,7 +132,7 @@ class _Game(Generic[Result]):
 def drive(
     players: Sequence[Player[Result]], generate: Generate, n: int, pool: Executor | None = None, in_order: bool = True
 ) -> list[Result]:
-    """Play all environments to their end with n completions a request; returns what the players return.
+    """Play all environments to their end, with n completions for each request.
 
     `in_order`: agents act one after the other. Then `generate` may have a number of `cohorts`, groups of environments
     that start one `collect` after another. Ranks that answer each other all go on, also without requests, until nobody

@@ -31,7 +31,7 @@ Batch = list[tuple[Prompt, list[Answer]]]
 
 
 class TransformersEngine(Engine):
-    """Batched sampling with a key/value cache, from a copy of the policy's model. It begins with `load`.
+    """Batched sampling with a key/value cache, from a copy of the policy's model.
 
     A response has at most `max_tokens` tokens, `context` with its prompt. Sequences run together while their keys and
     values fit `cache_tokens` tokens.

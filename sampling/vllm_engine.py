@@ -22,7 +22,7 @@ BATCHES = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384
 
 
 class VllmEngine(Engine):
-    """vLLM as an engine: each prompt is computed once for n candidates. It begins with `load`.
+    """vLLM as an engine: each prompt is computed once for n candidates.
 
     `memory` is the share of the GPU's memory for weights and cache, which with `sleep` it can give back (one such
     engine a process). The ranks of a job construct theirs at the same time. ImportError without vLLM, ValueError when
