@@ -45,7 +45,7 @@ class Exchange:
         asked = [(rank, i, request) for rank, part in enumerate(world.send_to(asking)) for i, request in part]
         answers: list[list[tuple[int, list[Completion]]]] = [[] for _ in range(world.size)]
         here = {name: [item for item in asked if self.policy_of[item[2].agent] == name] for name in self.ranks_of}
-        anywhere = world.add_up({name: len(wanted) for name, wanted in here.items()})
+        anywhere = world.add_up({name: len(wanted) for name, wanted in here.items()})  # from here on no rank waits
         for name, wanted in here.items():
             if anywhere[name] and world.rank in self.ranks_of[name]:  # all of its ranks or none: they load it together
                 replies = self.answer(name, [request for *_, request in wanted], n)  # perhaps none of them
