@@ -180,6 +180,11 @@ def gradients_agree(found: dict[str, torch.Tensor], expected: dict[str, torch.Te
         assert error < tolerance, f"{name}: relative error {error:.1e}"
 
 
+def same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> bool:
+    """The same tensors, to the bit."""
+    return found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in found)
+
+
 def weights_of(policy: Policy) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in policy.model.state_dict().items()}
 

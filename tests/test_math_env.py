@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from helpers import ScriptedEngine
+from test_rollout import tree
 
 from envs import InfraError, make_env
 from rollout import rollout_chains
@@ -248,10 +248,8 @@ def test_a_question_stays_whole():
 @pytest.mark.parametrize(("reasoner", "tool", "returned"), [(RIGHT, "print(1)", 1.0), ("\\boxed{1}", "print(5)", 0.0)])
 def test_a_chain_is_paid_for_the_answer_of_the_team(reasoner, tool, returned):
     """The reasoner's, also when the tool user acts last and answers otherwise."""
-    engine = ScriptedEngine(lambda request, k: reasoner if request.agent == "reasoner" else f"```python\n{tool}\n```")
-    result = rollout_chains(
-        [MathEnv("mas", problems=ONE).reset(0)], engine, encode=engine.encode, decode=engine.decode, num_candidates=2,
-        max_turns=1,
-    )  # fmt: skip
+    answers = {"reasoner": reasoner, "tool_user": f"```python\n{tool}\n```"}
+    env = MathEnv("mas", problems=ONE).reset(0)
+    result, _ = tree([env], lambda request, k: answers[request.agent], k=2, turns=1, sample=rollout_chains)
     assert {sample.reward for sample in result.samples} == {returned}
     assert [episode.solved for episode in result.episodes] == [bool(returned)] * 2

@@ -26,11 +26,6 @@ def ragged_groups(seed=0, prompts=(1, 2, 7, 19, 20), responses=(1, 1, 2, 3, 8, 1
     ]
 
 
-def packed_logprobs(model, groups, temperature=1.0):
-    with packed(model):
-        return token_logprobs(model, pack_samples(groups), temperature)
-
-
 def all_gradients(model, loss):
     model.zero_grad()
     loss.backward()
@@ -49,21 +44,20 @@ CASES = [
 def test_packed_equals_one_forward_for_each_sequence(architecture, tie, layout, temperature):
     model = small_model(architecture, tie, *layout)
     groups = ragged_groups()
-    logprobs, _ = packed_logprobs(model, groups, temperature)
     expected = torch.cat([reference_logprobs(model, s, temperature) for group in groups for s in group])
-    torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=1e-5)
-
     weight = torch.from_numpy(np.random.default_rng(1).normal(size=len(expected))).float()
-    gradients = all_gradients(model, (expected * weight).sum())
     with packed(model):
-        found = all_gradients(model, (token_logprobs(model, pack_samples(groups), temperature)[0] * weight).sum())
-    gradients_agree(found, gradients)
+        logprobs, _ = token_logprobs(model, pack_samples(groups), temperature)
+        gradients = all_gradients(model, (logprobs * weight).sum())
+    torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=1e-5)
+    gradients_agree(gradients, all_gradients(model, (expected * weight).sum()))
 
 
 def test_entropy_is_that_of_the_distribution_at_this_temperature():
     model = small_model()
     sample = make_sample(prompt=[5, 6], response=[7, 8, 9])
-    _, entropy = packed_logprobs(model, [[sample]], 0.7)
+    with packed(model):
+        _, entropy = token_logprobs(model, pack_samples([[sample]]), 0.7)
     logps = (model(input_ids=tensor([[5, 6, 7, 8]])).logits[0, 1:] / 0.7).log_softmax(-1)
     torch.testing.assert_close(entropy, -(logps.exp() * logps).sum(-1), atol=1e-5, rtol=1e-5)
 
@@ -205,8 +199,8 @@ def test_two_sets_of_keys_merge_to_the_attention_over_both(case, monkeypatch):
             for kernels in (pack.layout.flash, pack.layout.blocks)
         )
         torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
-        for a, b in zip(*(torch.autograd.grad(x, (q, k, v), grad) for x in (found, expected)), strict=True):
-            torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
+        gradients = (torch.autograd.grad(x, (q, k, v), grad) for x in (found, expected))
+        torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-5)
 
 
 def test_a_compiled_layer_contains_the_flash_kernels(monkeypatch):
@@ -232,8 +226,7 @@ def test_a_compiled_layer_contains_the_flash_kernels(monkeypatch):
     model.gradient_checkpointing_enable({"use_reentrant": False})
     model.train()
     found, found_gradients = run()
-    for a, b in zip(found, expected, strict=True):
-        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
     gradients_agree(found_gradients, gradients)
     assert not torch._dynamo.utils.counters["graph_break"]
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2  # of a layer and of the last norm

@@ -115,9 +115,6 @@ def test_rows_on_one_gpu_sample_as_many_candidates(name, tmp_path):
         assert candidates(config)[1] == ONE_GPU[name], more
 
 
-# ----------------------------------------------------------------------------------------------------------- rehearsal
-
-
 SMALL = (  # options that make any recipe small enough for a CPU; they follow the recipe's own and replace them
     "--model tiny --engine transformers --device cpu --warm-start 0 --steps 1 --envs-per-step 2 --num-candidates 3 "
     "--eval-envs 2 --max-response-tokens 4 --report-every 0 --trees 1"

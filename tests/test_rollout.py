@@ -46,6 +46,8 @@ def test_agents_in_sequence_see_what_was_committed_before_them():
     ]
     sent = [request.prompt_ids for request in engine.requests]
     assert [group[0].prompt_ids for group in group_samples(result.samples).values()] == sent
+    found = [sample.info["actions"] for sample in result.samples]
+    assert found == [n / 100 for n in (1, 2, 3, 4) for _ in range(3)], "candidates never share state"
 
 
 def test_simultaneous_agents_see_the_start_of_the_turn_only_and_act_in_order():
@@ -83,11 +85,6 @@ def test_every_agent_gets_a_group_with_spread_at_every_turn():
     for group in groups.values():
         assert len(group) == 4
         assert len({sample.advantage for sample in group}) == 4
-
-
-def test_candidates_never_share_state():
-    result, _ = tree([Toy()], lambda request, k: f"{k}", k=5, turns=2)
-    assert [sample.info["actions"] for sample in result.samples] == [n / 100 for n in (1, 2, 3, 4) for _ in range(5)]
 
 
 def test_the_best_candidate_is_committed_and_the_first_of_equals():

@@ -16,8 +16,6 @@ from records.metrics import alarms, groups_per_turn, rollout_metrics
 from rollout import Episode, Rollout, evaluate, rollout_tree
 from tasks.levels import Levels
 
-# -------------------------------------------------------------------------------------------------------------- metrics
-
 
 def row_of(groups, **fields):
     """The metrics of groups given as lists of rewards; the solved share is 0."""
@@ -51,9 +49,6 @@ def test_what_looks_broken_is_said(values, words):
     assert words in "".join(found)
 
 
-# -------------------------------------------------------------------------------------------------------------- console
-
-
 @pytest.mark.parametrize(("encoding", "letters"), [("utf-8", "Größe".encode()), ("ascii", b"Gr\\xf6\\xdfe")])
 def test_what_agents_and_data_wrote_is_text_on_any_terminal(monkeypatch, encoding, letters):
     """Not a command to the terminal: ESC ] 52 fills the clipboard, ESC [ 2 J clears the screen."""
@@ -63,13 +58,9 @@ def test_what_agents_and_data_wrote_is_text_on_any_terminal(monkeypatch, encodin
     assert terminal.getvalue() == letters + b"\t\\x1b]52;c;cm0=\\x07 \\x1b[2J\\r\\udc80\n"
 
 
-# ------------------------------------------------------------------------------------------------------------------ log
-
-
-def make_log(folder, world=None, trees=2, level=Drawn):
-    config = Config(steps=2, num_candidates=3, trees=trees)
-    levels = Levels(level(), level())
-    return Log(folder, world or World(), config, levels, ["p"], ScriptedEngine.decode, lambda row, step: None)
+def make_log(folder):
+    config, levels = Config(steps=2, num_candidates=3, trees=2), Levels(Drawn(), Drawn())
+    return Log(folder, World(), config, levels, ["p"], ScriptedEngine.decode, lambda row, step: None)
 
 
 def evaluation(script=lambda request, k: "1", count=6):

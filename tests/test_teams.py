@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 import torch
-from helpers import lines, random_model, refuses
+from helpers import lines, random_model, refuses, same
 from ranks import run_ranks
 from transformers import AutoModelForCausalLM
 
@@ -65,14 +65,6 @@ def weights(folder):
     return AutoModelForCausalLM.from_pretrained(folder).state_dict()
 
 
-def same(first, second):
-    one, two = weights(first), weights(second)
-    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
-
-
-# --------------------------------------------------------------------------------------------------- names of policies
-
-
 @pytest.mark.parametrize(
     ("models", "policies", "expected"),
     [
@@ -98,9 +90,6 @@ def test_what_plays_a_policy_at_first(models, policies, expected):
             found()
 
 
-# ------------------------------------------------------------------------------------------------------------- defaults
-
-
 def test_in_a_mixed_team_boards_and_warm_start_are_for_tiny(tmp_path, other, monkeypatch):
     warmed = []
     monkeypatch.setattr(tiny, "warm_start", lambda policy, *_, **options: warmed.append(policy.model.config))
@@ -110,9 +99,6 @@ def test_in_a_mixed_team_boards_and_warm_start_are_for_tiny(tmp_path, other, mon
     load = prepare.load_models(config, levels, World())
     assert [model.hidden_size for model in warmed] == [64]
     assert [load(name)[0].config.hidden_size for name in ROLES] == [64, 32]
-
-
-# ------------------------------------------------------------------------------------------------------------- training
 
 
 class Chance(Env):
@@ -167,12 +153,8 @@ def test_ranks_train_two_architectures_as_one_process_does(tmp_path, other, chan
     assert ranks == pytest.approx(alone, rel=1e-3, abs=1e-5)
     assert alone["planner/optimizer_steps"] > 0 < alone["tool_user/optimizer_steps"]
     for name in ROLES:
-        one, two = (weights(latest_checkpoint(tmp_path / run) / name) for run in ("alone", "ranks"))
-        for key, value in one.items():
-            torch.testing.assert_close(two[key], value, atol=2e-5, rtol=1e-3)
-
-
-# ----------------------------------------------------------------------------------------------------- parts of runs
+        both = (weights(latest_checkpoint(tmp_path / run) / name) for run in ("ranks", "alone"))
+        torch.testing.assert_close(*both, atol=2e-5, rtol=1e-3)
 
 
 def test_what_names_a_policy_of_a_run(shared, roles, tmp_path, monkeypatch):
@@ -224,9 +206,6 @@ def test_two_ranks_play_a_team_of_parts_as_one(shared, roles, capfd):
     assert capfd.readouterr().out.strip().splitlines()[1:] == alone[1:]
 
 
-# ------------------------------------------------------------------------------------------------- options of the runs
-
-
 def test_training_starts_from_the_parts_and_resumes_without_them(shared, roles, tmp_path):
     source = tmp_path / "source"
     shutil.copytree(shared, source)
@@ -235,8 +214,8 @@ def test_training_starts_from_the_parts_and_resumes_without_them(shared, roles, 
     train.main(argv)
     first, *_ = checkpoints(tmp_path / "new")
     assert first.name == "step-000000"
-    assert same(first / "tool_user", source / "checkpoints" / "step-000001" / "shared")
-    assert same(first / "planner", latest_checkpoint(roles) / "planner")
+    assert same(weights(first / "tool_user"), weights(source / "checkpoints" / "step-000001" / "shared"))
+    assert same(weights(first / "planner"), weights(latest_checkpoint(roles) / "planner"))
     shutil.rmtree(source)
     train.main([*argv, "--steps", "2", "--resume"])
     assert len((tmp_path / "new" / "metrics.jsonl").read_text().splitlines()) == 2

@@ -5,8 +5,9 @@ import math
 
 import pytest
 import torch
-from helpers import gradients_agree, make_sample, objective, random_batch, reference_logprobs, small_policy, weights_of
+from helpers import gradients_agree, make_sample, objective, random_batch, reference_logprobs, same, small_policy
 from helpers import watch_gradients as watch
+from helpers import weights_of as weights
 from torch import tensor
 
 import update as update_module
@@ -19,7 +20,7 @@ from update import loss_weights, policy_loss, update
 LOSSES = ["token", "sequence", "constant"]
 
 
-def plain_loss(policy, samples, config):
+def plain_gradients(policy, samples, config):
     """The same objective, one sample at a time, at ratio 1; `samples` are all that count in the normalisation."""
     total = torch.zeros(())
     tokens, longest = sum(len(s.response_ids) for s in samples), config.max_response_tokens
@@ -32,15 +33,9 @@ def plain_loss(policy, samples, config):
             "sequence": per_token.mean() / len(samples),
             "constant": per_token.sum() / (len(samples) * longest),
         }[config.loss]
-    return total
-
-
-def plain_gradients(policy, samples, config):
     policy.model.zero_grad()
-    plain_loss(policy, samples, config).backward()
-    gradients = {name: p.grad.clone() for name, p in policy.model.named_parameters()}
-    policy.model.zero_grad()
-    return gradients
+    total.backward()
+    return {name: p.grad.clone() for name, p in policy.model.named_parameters()}
 
 
 @pytest.fixture
@@ -220,20 +215,15 @@ def test_an_epoch_uses_every_sample_once_and_keeps_prompts_together(packs):
 def test_float32_masters_move_at_a_tiny_learning_rate():
     policy = small_policy(lr=1e-6)
     assert all(p.dtype == torch.float32 for p in policy.model.parameters())
-    before = weights_of(policy)
+    before = weights(policy)
     update(policy, random_batch(), objective())
     moved = {name: (policy.model.state_dict()[name] - value).abs().max().item() for name, value in before.items()}
     assert all(0 < change < 2e-6 for change in moved.values()), moved
 
 
 def optimizer_of(policy):
-    return [{key: value.clone() for key, value in state.items()} for state in policy.optimizer.state.values()]
-
-
-def same(left, right):
-    return len(left) == len(right) and all(
-        a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a) for a, b in zip(left, right, strict=True)
-    )
+    states = enumerate(policy.optimizer.state.values())
+    return {f"{i} {key}": value.clone() for i, state in states for key, value in state.items()}
 
 
 def train_team(policies, policy_of, samples):
@@ -250,21 +240,21 @@ def test_only_the_policy_of_the_agent_changes():
     for sample in both[:4]:
         sample.key = sample.key._replace(agent="b")
     train_team(policies, {"a": "A", "b": "B"}, both)  # so that both optimizers have a state
-    before = {name: (weights_of(policy), optimizer_of(policy)) for name, policy in policies.items()}
+    before = {name: (weights(policy), optimizer_of(policy)) for name, policy in policies.items()}
     train_team(policies, {"a": "A", "b": "B"}, both[4:])
-    assert same([weights_of(policies["B"])], [before["B"][0]])
+    assert same(weights(policies["B"]), before["B"][0])
     assert same(optimizer_of(policies["B"]), before["B"][1])
-    assert not same([weights_of(policies["A"])], [before["A"][0]])
+    assert not same(weights(policies["A"]), before["A"][0])
 
 
 @pytest.mark.parametrize("kind", ["none", "invalid", "without signal"])
 def test_a_policy_without_samples_is_left_alone(kind):
     policy, samples = small_policy(lr=1e-2), random_batch(groups=2, valid=kind != "invalid") if kind != "none" else []
-    before = weights_of(policy)
+    before = weights(policy)
     for sample in samples:
         sample.advantage = 0.0
     assert update(policy, samples, objective(minibatches=4)) == {}
-    assert same([weights_of(policy)], [before])
+    assert same(weights(policy), before)
     assert not policy.optimizer.state
 
 
@@ -283,12 +273,12 @@ def test_a_shared_policy_learns_from_all_its_agents_in_one_update():
 
 def test_a_gradient_that_is_no_number_raises_and_leaves_the_weights():
     policy = small_policy(lr=1e-2)
-    before = weights_of(policy)
+    before = weights(policy)
     samples = random_batch(groups=1)
     samples[0].advantage = math.inf
     with pytest.raises(FloatingPointError, match="policy p"):
         update(policy, samples, objective())
-    assert same([weights_of(policy)], [before])
+    assert same(weights(policy), before)
 
 
 def test_metrics_are_means_over_response_tokens():
