@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,11 @@ from envs import Env, InfraError, Reward
 from grouping import GroupKey, Sample, assign_advantages, group_samples
 from model import tiny
 from model.policy import Policy, make_optimizer
+from records.run_folder import latest_checkpoint
 from sampling.requests import Completion, Request
 from update import UpdateConfig
+
+ROOT = Path(__file__).parent.parent
 
 
 @contextmanager
@@ -192,6 +196,13 @@ def weights_of(policy: Policy) -> dict[str, torch.Tensor]:
 def whole(policy: Policy) -> dict[str, torch.Tensor]:
     """The weights that an engine gets: those of all ranks, adapters merged."""
     return {name: weight.clone() for name, weight in policy.weights()}
+
+
+def result(folder: Path) -> dict[str, bytes]:
+    """What a run has learned and written, byte by byte."""
+    logs = [folder / f"{name}.jsonl" for name in ("metrics", "evaluations", "trees")]
+    written = [*logs, *latest_checkpoint(folder).rglob("*.safetensors")]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in written}
 
 
 def make_results(**rows):

@@ -6,15 +6,13 @@ import random
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import ROOT
 
 from envs import Env, Reward
 from tools.check import check
-
-ROOT = Path(__file__).parent.parent
 
 
 class Fine(Env):

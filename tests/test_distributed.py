@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import Toy, objective, random_batch, small_model, small_policy, weights_of, whole
+from helpers import ScriptedEngine, Toy, objective, random_batch, small_model, small_policy, whole
 from ranks import run_ranks
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
@@ -15,22 +15,12 @@ from model.policy import make_policy
 from records.checkpoint import load_optimizers, save_checkpoint
 from records.run_folder import latest_checkpoint, read_rows
 from rollout import Rollout, rollout_chains, rollout_tree
-from sampling.requests import Completion
 from update import update
 
 
-def assert_weights(found, alone, atol=2e-5, rtol=1e-4):
-    """What the ranks ended with is what one process ended with."""
-    expected = weights_of(alone)
-    for name, weight in found.items():
-        torch.testing.assert_close(weight, expected[name], atol=atol, rtol=rtol)
-
-
-def policy_on(world, ranks=None, lr=1e-2, seed=0, checkpointing=False, layers=2):
-    mesh = world.meshes({"p": ranks or list(range(world.size))}).get("p")
-    return make_policy(
-        "p", small_model(seed=seed, layers=layers), tiny.build_tokenizer(), lr, "cpu", mesh, checkpointing
-    )
+def policy_on(world, model, checkpointing=False):
+    mesh = world.meshes({"p": range(world.size)})["p"]
+    return make_policy("p", model, tiny.build_tokenizer(), 1e-2, "cpu", mesh, checkpointing)
 
 
 def batch():
@@ -57,13 +47,13 @@ def test_an_update_on_several_ranks_is_that_of_one_process(size, groups, options
     expected_metrics = [update(alone, samples, objective(**options), (0, step)) for step in range(2)]
 
     def work(rank):
-        policy = policy_on(start("cpu"))
+        policy = policy_on(start("cpu"), small_model())
         assert (size == 1) == (not any(isinstance(p, DTensor) for p in policy.model.parameters()))
         metrics = [update(policy, samples, objective(**options), (0, step)) for step in range(2)]
         return whole(policy), metrics
 
     for weights, metrics in run_ranks(size, work):
-        assert_weights(weights, alone)
+        torch.testing.assert_close(weights, whole(alone), atol=2e-5, rtol=1e-4)
         for found, one in zip(metrics, expected_metrics, strict=True):
             assert found == pytest.approx(one, rel=1e-3, abs=1e-5)
 
@@ -76,7 +66,7 @@ def test_how_a_model_is_sharded_does_not_change_a_step(monkeypatch, together, un
     monkeypatch.setattr(shard, "UNIT", together * layer)  # the ranks are forked
 
     def work(rank):
-        policy = policy_on(start("cpu"), checkpointing=checkpointing, layers=3)
+        policy = policy_on(start("cpu"), small_model(layers=3), checkpointing)
         for step in range(2):
             update(policy, batch(), objective(minibatches=2), (0, step))
         return whole(policy), len({id(layer._get_fsdp_state()) for layer in policy.model.model.layers})
@@ -85,7 +75,7 @@ def test_how_a_model_is_sharded_does_not_change_a_step(monkeypatch, together, un
         update(alone, batch(), objective(minibatches=2), (0, step))
     for weights, found in run_ranks(2, work):
         assert found == units
-        assert_weights(weights, alone)
+        torch.testing.assert_close(weights, whole(alone), atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -114,24 +104,12 @@ def test_where_policies_live(names, size, ranks, expected):
 POLICY_OF = {"ann": "a", "bob": "b"}
 
 
-def answer_by_seed(name, requests, n):
-    """The policy and the request decide, whoever answers."""
-    return [
-        [Completion([*map(ord, str((r.seed + k) % 10)), 0], [-1.0, -1.0], "stop") for k in range(n)] for r in requests
-    ]
-
-
 def team_rollout(world, envs, ranks_of, sample=rollout_tree):
-    ids = world.mine(range(envs))
-    result = sample(
-        [Toy(name=f"e{i}") for i in ids],
-        exchange.Exchange(world, ranks_of, POLICY_OF, answer_by_seed),
-        encode=lambda agent, messages: [ord(c) for m in messages for c in m["content"]],
-        decode=lambda agent, ids: "".join(map(chr, ids)).rstrip("\0"),
-        num_candidates=3,
-        max_turns=2,
-        env_ids=ids,
-    )
+    """The request decides what is answered, whoever answers."""
+    answers, ids = ScriptedEngine(lambda request, k: str((request.seed + k) % 10)), world.mine(range(envs))
+    engine = exchange.Exchange(world, ranks_of, POLICY_OF, lambda name, requests, n: answers(requests, n))
+    options = {"encode": answers.encode, "decode": answers.decode, "num_candidates": 3, "max_turns": 2}
+    result = sample([Toy(name=f"e{i}") for i in ids], engine, env_ids=ids, **options)
     return Rollout([episode for part in world.gather(result.episodes) for episode in part])
 
 
@@ -160,23 +138,21 @@ def test_a_checkpoint_goes_on_with_another_number_of_ranks(tmp_path, before, aft
 
     def first(rank):
         world = start("cpu")
-        policy = policy_on(world)
+        policy = policy_on(world, small_model())
         update(policy, batch(), objective(), (0, 0))
         save_checkpoint(tmp_path, 1, {"p": policy}, 2, world)
         return True
 
     def second(rank):
-        world, folder = start("cpu"), latest_checkpoint(tmp_path)
-        model = AutoModelForCausalLM.from_pretrained(folder / "p")
-        mesh = world.meshes({"p": range(world.size)})["p"]
-        policy = make_policy("p", model, tiny.build_tokenizer(), 1e-2, "cpu", mesh)
+        folder = latest_checkpoint(tmp_path)
+        policy = policy_on(start("cpu"), AutoModelForCausalLM.from_pretrained(folder / "p"))
         load_optimizers(folder, {"p": policy})
         update(policy, batch(), objective(), (0, 1))
         return whole(policy)
 
     run_ranks(before, first)
     for weights in run_ranks(after, second):
-        assert_weights(weights, alone, atol=4e-5, rtol=1e-3)
+        torch.testing.assert_close(weights, whole(alone), atol=4e-5, rtol=1e-3)
 
 
 RUN = (
@@ -225,10 +201,7 @@ def test_a_run_on_several_ranks_is_that_of_one_process(tmp_path, one_process, op
     rows, weights, files = one_process(options)
     found_rows, found_weights, found_files = run_training(tmp_path / "run", size, [*options, *ranks])
     assert found_files == files  # and what was recorded before the first update
-    assert found_weights.keys() == weights.keys()
-    for name, tensors in weights.items():
-        for key, tensor in tensors.items():
-            torch.testing.assert_close(found_weights[name][key], tensor, atol=2e-5, rtol=1e-3)
+    torch.testing.assert_close(found_weights, weights, atol=2e-5, rtol=1e-3)
     for found, one in zip(found_rows, rows, strict=True):
         assert list(found) == list(one)
         for key, value in one.items():

@@ -115,16 +115,11 @@ def subject(request):
     return shared
 
 
-@pytest.fixture
-def engine(subject):
-    return subject.engine
-
-
-def test_each_request_gets_n_completions_in_order(engine):
-    replies = engine(REQUESTS, 3)
+def test_each_request_gets_n_completions_in_order(subject):
+    replies = subject.engine(REQUESTS, 3)
     assert [len(row) for row in replies] == [3] * 5
     assert len({tuple(c.ids) for row in replies for c in row}) > 5  # candidates differ
-    assert engine([], 3) == []
+    assert subject.engine([], 3) == []
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6, 1.5])
@@ -193,8 +188,8 @@ def test_the_global_random_state_is_neither_read_nor_changed(subject):
     subject.assert_same(subject.run(REQUESTS, 2), first)
 
 
-def test_a_completion_ends_with_a_stop_token_or_at_the_limit(engine):
-    replies = engine([Request("a", [3, 4, 5], seed=64 * i) for i in range(80)], 4)
+def test_a_completion_ends_with_a_stop_token_or_at_the_limit(subject):
+    replies = subject.engine([Request("a", [3, 4, 5], seed=64 * i) for i in range(80)], 4)
     completions = [completion for row in replies for completion in row]
     assert {"stop", "length"} == {completion.finish_reason for completion in completions}
     for completion in completions:
@@ -209,10 +204,10 @@ def test_a_completion_ends_with_a_stop_token_or_at_the_limit(engine):
 
 
 @pytest.mark.parametrize(("room", "expected"), [(-2, 0), (0, 0), (1, 1), (3, 3), (20, 8)])
-def test_the_context_limits_a_response(engine, monkeypatch, room, expected):
+def test_the_context_limits_a_response(subject, monkeypatch, room, expected):
     monkeypatch.setattr(Policy, "stop_ids", set())  # every response is cut by a limit
-    monkeypatch.setattr(engine, "context", 12 + room)
-    long, short = engine([Request("a", [3] * 12, seed=0), Request("a", [4, 5], seed=64)], 2)
+    monkeypatch.setattr(subject.engine, "context", 12 + room)
+    long, short = subject.engine([Request("a", [3] * 12, seed=0), Request("a", [4, 5], seed=64)], 2)
     assert [len(c.ids) for c in long] == [expected] * (2 if expected else 0)
     assert all(c.finish_reason == "length" for c in long)
     assert [len(c.ids) for c in short] == [min(8, 10 + room)] * 2

@@ -52,12 +52,16 @@ def make(request, files):
     return lambda seed=0: make_env(task, workflow, **data, **options).reset(seed=seed)
 
 
-def check_reward(reward):
-    assert isinstance(reward, Reward)
-    assert "format" in reward.info
-    for value in (reward.team, reward.local, *reward.info.values()):
-        assert type(value) in (int, float)
-        assert 0 <= value <= 1 + 1e-12
+def answer(env, text):
+    """Every agent says `text`."""
+    for agent in env.agents:
+        reward = env.step(agent, text)
+        assert isinstance(reward, Reward)
+        assert "format" in reward.info
+        for value in (reward.team, reward.local, *reward.info.values()):
+            assert type(value) in (int, float)
+            assert 0 <= value <= 1 + 1e-12
+        env.observe(agent)
 
 
 def test_the_check_finds_no_mistake(make, monkeypatch):
@@ -97,9 +101,7 @@ garbage = st.one_of(st.text(max_size=80), st.lists(st.one_of(fragments, st.text(
 def test_garbage_never_raises(make, texts):
     env = make(seed=9)
     for text in texts:
-        for agent in env.agents:
-            check_reward(env.step(agent, text))
-            env.observe(agent)
+        answer(env, text)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +110,4 @@ def test_garbage_never_raises(make, texts):
     ids=["deep", "long number", "surrogate", "not finite", "markers"],
 )
 def test_hostile_texts_are_read_quickly(make, text):
-    env = make(seed=9)
-    for agent in env.agents:
-        check_reward(env.step(agent, text))
-        env.observe(agent)
+    answer(make(seed=9), text)

@@ -8,6 +8,7 @@ import shutil
 import pytest
 import torch
 from helpers import lines, refuses
+from test_env_contract import CODE, MATH
 
 import evaluate
 import train
@@ -97,15 +98,6 @@ def test_top_p_samples_from_the_likeliest_tokens_only(run, capsys):
     assert "(n=3, se " in lines(capsys, run, "--envs", 3, *sampled)[-1]
 
 
-MATH: list[dict] = [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(4)]
-CODE: list[dict] = [
-    {
-        "question": f"Add {n} to a number.",
-        "tests": [{"input": "1\n", "output": f"{n + 1}\n"}],
-        "solutions": [f"print(int(input()) + {n})"],
-    }
-    for n in range(4)
-]
 CASES = [
     *((task, workflow, "") for task in ("plan_path", "sokoban", "sudoku") for workflow in ("mas", "single")),
     *((task, "mas", "python") for task in ("plan_path", "sokoban", "sudoku")),

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import gradients_agree, lines, make_sample, objective, random_batch, reference_logprobs, small_model, whole
+from helpers import same as equal
 from helpers import watch_gradients as watch
+from helpers import weights_of as named
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ranks import run_ranks
@@ -46,10 +48,6 @@ def pair(checkpointing=False, mesh=None, architecture="qwen3", **layout):
                 weight += 0.1 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(100 * i + j))
     first = make_policy("a", model, tiny.build_tokenizer(), 1e-2, "cpu", mesh, checkpointing)
     return first, make_policy("b", model, first.tokenizer, 1e-2, "cpu", mesh, checkpointing, root=first.root)
-
-
-def named(policy):
-    return {name: weight.detach().clone() for name, weight in policy.model.named_parameters()}
 
 
 def plain(policy):
@@ -87,10 +85,10 @@ def test_a_new_adapter_changes_nothing_and_is_the_same_for_the_same_seed():
         lora.add_adapter(one, "p", 4, seed)
     policy = make_policy("p", model, tiny.build_tokenizer(), 1e-2)
     expected = dict(small_model().named_parameters())
-    assert all(torch.equal(weight, expected[name]) for name, weight in policy.weights())
-    own, same, differs = (dict(lora.adapter_weights(one, "p")) for one in (model, again, other))
-    assert all(torch.equal(weight, same[name]) for name, weight in own.items())
-    assert any(not torch.equal(weight, differs[name]) for name, weight in own.items())
+    assert equal(dict(policy.weights()), expected)
+    own, alike, differs = (dict(lora.adapter_weights(one, "p")) for one in (model, again, other))
+    assert equal(own, alike)
+    assert not equal(own, differs)
     assert len(own) == 2 * 7 * 2  # A and B of seven linear layers in two blocks
 
 
@@ -140,15 +138,12 @@ def test_ranks_move_adapters_as_one_process_does(size, checkpointing):
         policies = pair(checkpointing, mesh)
         frozen = {name: w.clone() for name, w in lora.merged_weights(policies[0].root, policies[0].model)}
         steps(policies)
-        after = dict(lora.merged_weights(policies[0].root, policies[0].model))
-        assert all(torch.equal(weight, after[name]) for name, weight in frozen.items())
+        assert equal(dict(lora.merged_weights(policies[0].root, policies[0].model)), frozen)
         return [whole(policy) for policy in policies]
 
     steps(alone)
     for found in run_ranks(size, work):
-        for weights, policy in zip(found, alone, strict=True):
-            for name, weight in whole(policy).items():
-                torch.testing.assert_close(weights[name], weight, atol=2e-5, rtol=1e-4)
+        torch.testing.assert_close(found, [whole(policy) for policy in alone], atol=2e-5, rtol=1e-4)
 
 
 @pytest.fixture(scope="module")
@@ -193,11 +188,9 @@ def test_a_resumed_run_goes_on_as_if_nothing_had_happened(run, tmp_path, ranks):
     if ranks == 1:
         assert found == expected
     for name in ROLES:
-        one, two = (
-            dict(lora.load_whole(str(latest_checkpoint(path) / name))[0].named_parameters()) for path in (copy, run)
-        )
-        for key, weight in one.items():
-            torch.testing.assert_close(weight, two[key], atol=0 if ranks == 1 else 1e-4, rtol=0)
+        models = (lora.load_whole(str(latest_checkpoint(path) / name))[0] for path in (copy, run))
+        both = (dict(model.named_parameters()) for model in models)
+        torch.testing.assert_close(*both, atol=0 if ranks == 1 else 1e-4, rtol=0)
 
 
 def test_a_run_is_evaluated_moved_and_merged(run, tmp_path, capsys):

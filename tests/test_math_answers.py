@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from helpers import seconds_at_most
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -111,18 +112,16 @@ def test_hostile_answers_cost_their_limit_and_the_workers_go_on():
 )
 def test_a_megabyte_is_read_in_no_time(unit):
     text = unit * (1_000_000 // len(unit))
-    start = time.thread_time()
-    extract_answer(text)
-    assert not math_equal(gold="7", answer=text)
-    assert time.thread_time() - start < 1.5
+    with seconds_at_most(1.5):
+        extract_answer(text)
+        assert not math_equal(gold="7", answer=text)
 
 
 @pytest.mark.parametrize("word", ["sin", "^", "or", "text", r"\text{", "frac", "mod", r"\pmod", "a.m.", r"\over", "%"])
 def test_blanks_are_read_in_linear_time(word):
     for blank in (" ", "~", r"\ ", r"\,", "\t"):
-        start = time.thread_time()
-        clean("x" + blank * 4_000 + word + blank * 4_000 + "1")
-        assert time.thread_time() - start < 0.2
+        with seconds_at_most(0.2):
+            clean("x" + blank * 4_000 + word + blank * 4_000 + "1")
 
 
 def test_a_killed_worker_is_replaced():

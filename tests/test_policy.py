@@ -7,11 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
-from helpers import make_sample, objective, random_batch, reference_logprobs, small_policy, weights_of
+from helpers import ROOT, make_sample, objective, random_batch, reference_logprobs, same, small_policy, weights_of
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from model import tiny
@@ -23,7 +22,6 @@ from records.run_folder import latest_checkpoint, step_of
 from tasks.plan_path import PlanPath
 from update import update
 
-ROOT = Path(__file__).parent.parent
 MESSAGES = [{"role": "system", "content": "the rules"}, {"role": "user", "content": "tool_user\n (1,2) x"}]
 
 
@@ -44,8 +42,8 @@ def test_the_same_seed_gives_the_same_weights_and_leaves_the_global_generator():
     state = torch.get_rng_state()
     first, again, other = (weights_of(tiny_policy(seed)) for seed in (0, 0, 1))
     assert torch.equal(torch.get_rng_state(), state)
-    assert all(torch.equal(first[name], again[name]) for name in first)
-    assert any(not torch.equal(first[name], other[name]) for name in first)
+    assert same(first, again)
+    assert not same(first, other)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +72,7 @@ def test_warm_start_learns_the_format_and_repeats():
         return policy, tiny.warm_start(policy, make, steps=steps, turns=1, seed=0)
 
     (first, start), (second, _), (_, later) = run(2), run(2), run(12)
-    assert all(torch.equal(value, weights_of(second)[name]) for name, value in weights_of(first).items())
+    assert same(weights_of(first), weights_of(second))
     assert later < 0.5 * start
 
 
@@ -108,7 +106,7 @@ def test_a_loaded_policy_goes_on_like_the_saved_one(tmp_path):
     for one in (policy, loaded):
         one.set_lr(1e-2)
         update(one, random_batch(groups=1), objective())
-    assert all(torch.equal(value, weights_of(loaded)[name]) for name, value in weights_of(policy).items())
+    assert same(weights_of(policy), weights_of(loaded))
 
 
 def test_moments_in_eight_bits_train_and_go_on_from_a_checkpoint(tmp_path):
@@ -134,8 +132,7 @@ def test_moments_in_eight_bits_train_and_go_on_from_a_checkpoint(tmp_path):
         load_optimizers(folder, {"p": loaded})
         for policy in (small, loaded):
             train(policy, 1)
-        for name, value in weights_of(small).items():
-            torch.testing.assert_close(weights_of(loaded)[name], value, atol=3e-4, rtol=0)  # a step is 1e-3
+        torch.testing.assert_close(weights_of(loaded), weights_of(small), atol=3e-4, rtol=0)  # a step is 1e-3
         kept.scale[0] = float("nan")
         with pytest.raises(FloatingPointError, match=r"exp_avg of model\.layers\.0\.mlp\.up_proj"):
             small.check_finite()
@@ -171,9 +168,8 @@ def test_saving_does_not_change_what_comes_after(tmp_path):
     samples = [make_sample(advantage=a, response=r) for a, r in ((1.0, [3, 4]), (-1.0, [5, 2]))]
     for policy in (saved, other, loaded):
         update(policy, samples, objective())
-    for name, weight in weights_of(other).items():
-        assert torch.equal(weights_of(saved)[name], weight)
-        assert torch.equal(weights_of(loaded)[name], weight)
+    assert same(weights_of(saved), weights_of(other))
+    assert same(weights_of(loaded), weights_of(other))
 
 
 VICTIM = """

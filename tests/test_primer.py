@@ -2,15 +2,14 @@
 
 import re
 import sys
-from pathlib import Path
 
 import pytest
+from helpers import ROOT
 from test_docs import read, same
 
-ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "docs"))
 
-import primer  # noqa: E402
+import primer
 
 PAGE = read(primer.PAGE)
 

@@ -6,9 +6,9 @@ The rows are those of the table in docs/reproduce.md: files of recipes/rows/ tha
 import json
 import math
 import re
-from pathlib import Path
 
 import pytest
+from helpers import ROOT
 
 import evaluate
 import train
@@ -16,7 +16,6 @@ from distributed.world import place
 from options import parse, policy_map
 from prepare import levels_of
 
-ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "reproduce.md").read_text(encoding="utf-8")
 TASKS = ("plan_path", "sokoban", "sudoku", "math", "code")
 BASES = [f"{task}_{size}" for task in TASKS for size in ("1.7b", "8b")]

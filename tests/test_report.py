@@ -77,9 +77,6 @@ def test_several_runs_share_the_charts_and_the_options_that_differ_are_named(run
     assert data["sets"] == {}
 
 
-# --------------------------------------------------------------------------------------------------------------- safety
-
-
 def with_text(run, text):
     """Step 3: everybody answers `text`."""
     for row in record([PlanPath(rows=2, cols=2, blocks=0).reset(seed=1)], lambda request, k: text):
@@ -166,8 +163,6 @@ def test_a_run_at_its_first_step_has_a_page(run):
     assert data["sets"] == {}
     assert "Held-out success" not in dict(data["facts"])
 
-
-# ------------------------------------------------------------------------------------------------------------- browser
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 KEYS = """

@@ -9,18 +9,9 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_envs import (
-    STEPS,
-    make_env,
-    plan,
-    read_sokoban,
-    read_sudoku,
-    solve_plan_path,
-    solve_sokoban,
-    solve_sudoku,
-    sudoku_rules,
-)
+from test_envs import STEPS, plan, read_sokoban, read_sudoku, solve_plan_path, solve_sokoban, solve_sudoku, sudoku_rules
 
+from envs import make_env
 from tasks.plan_path import PlanPath
 from tasks.sokoban import Sokoban
 
@@ -29,11 +20,7 @@ settings.load_profile("project")
 
 seeds = st.integers(0, 10**6)
 plans = st.lists(st.sampled_from([*STEPS, "jump"]), max_size=30)
-TASKS = {
-    "plan_path": {"rows": 6, "cols": 6},
-    "sokoban": {"boxes": 2},
-    "sudoku": {},
-}
+TASKS = {"plan_path": {"rows": 6, "cols": 6}, "sokoban": {"boxes": 2}, "sudoku": {}}
 
 
 def progress(reward):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import refuses, small_policy
+from helpers import ROOT, refuses, result, small_policy
 from ranks import run_ranks
 
 import evaluate
@@ -28,7 +28,6 @@ from records.run_folder import latest_checkpoint, read_rows
 from records.stop import Stop, how_to_go_on
 from tools import fetch, play
 
-ROOT = Path(__file__).parent.parent
 SMALL = """--envs-per-step 2 --warm-start 2 --eval-envs 4 --max-turns 2 --num-candidates 4 --save-every 1 --lr-warmup 0
 --max-response-tokens 12 --report-every 0 --device cpu """
 BOARD = "--env-options rows=3 cols=3 blocks=0 max_moves=4 view=cells"
@@ -61,12 +60,6 @@ def resume(folder, *more):
     return ["--resume", "--output-dir", str(folder), *more]
 
 
-def result(folder):
-    """What a run has learned and written, byte by byte."""
-    weights = (latest_checkpoint(folder) / "shared" / "model.safetensors").read_bytes()
-    return weights, *((folder / name).read_bytes() for name in ("metrics.jsonl", "evaluations.jsonl", "trees.jsonl"))
-
-
 def files(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -97,7 +90,7 @@ def own(tmp_path, monkeypatch):
     return write
 
 
-# ------------------------------------------------------------------------------------------------------ steps and locks
+# ------------------------------------------------------------------------------------------------- steps, locks, damage
 
 
 def test_a_run_is_extended_but_cannot_go_back(copy):
@@ -135,8 +128,6 @@ def test_ranks_are_started_alike(copy):
     assert one == two
     assert "--keep is 9 on rank 0, but 1 on rank 1" in one
 
-
-# --------------------------------------------------------------------------------------------------------------- damage
 
 KINDS = {  # what a file holds instead (None: it is missing)
     "metrics.jsonl": ('{"step": "1"}', "[]", "nothing", "{}"),

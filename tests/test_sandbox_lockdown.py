@@ -12,7 +12,6 @@ from tasks.code_values import same_output
 from tasks.sandbox import Result, run_program
 from tasks.seccomp import ALLOWED, DENIED, NEW, seccomp_filter
 
-ROOT = Path(__file__).parents[1]
 HEADERS = (Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"), Path("/usr/include/asm-generic/unistd.h"))
 pytestmark = needs_bubblewrap
 

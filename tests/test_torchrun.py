@@ -1,17 +1,15 @@
 """torchrun itself: two agents as two nodes, ranks that die or raise at bad moments, and going on afterwards."""
 
-import json
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
-from helpers import random_model
+from helpers import ROOT, random_model
 from ranks import enter, free_port, run_ranks
 from transformers import AutoModelForCausalLM
 
@@ -21,9 +19,9 @@ from envs import make_env
 from model import tiny
 from model.policy import make_policy
 from options import SMALL_BOARDS
+from records.run_folder import read_rows
 from tasks.levels import parse_pairs
 
-ROOT = Path(__file__).parent.parent
 OPTIONS = (
     "--device cpu --steps 3 --warm-start 5 --envs-per-step 4 --num-candidates 3 --max-turns 2 --eval-envs 4 "
     "--max-response-tokens 12 --report-every 0 --save-every 1 --lr 1e-3"
@@ -86,28 +84,18 @@ def faulty(folder, owner, name, call, fault):
     return program
 
 
-def metrics(folder):
-    return [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
-
-
-def uninterrupted(folder, options, size=2):
-    """The metrics of the same run on forked ranks."""
-    argv = [*OPTIONS.split(), *options, "--output-dir", str(folder / "run")]
-    run_ranks(size, lambda rank: train.main(argv))
-    return metrics(folder)
-
-
 def test_a_killed_rank_ends_both_nodes_and_resume_finishes_the_run(tmp_path):
     """Policies apart: the survivor waits for a policy that it does not host. One node of two ranks goes on."""
-    (tmp_path / "forked").mkdir()
-    options = ["--policies", "per_role"]
+    options, metrics = ["--policies", "per_role"], tmp_path / "run" / "metrics.jsonl"
     ended = torchrun(tmp_path, options, faulty(tmp_path, "train", "update", 3, "rank == 1 and die()"))
     assert all(code not in (0, None) for code, _ in ended), ended
     assert any("Signal 9 (SIGKILL)" in output for _, output in ended)
-    assert [row["step"] for row in metrics(tmp_path)] == [0, 1]
+    assert [row["step"] for row in read_rows(metrics)] == [0, 1]
     ended = torchrun(tmp_path, [*options, "--resume"], agents=1, ranks=2)
     assert [code for code, _ in ended] == [0], ended
-    assert metrics(tmp_path) == uninterrupted(tmp_path / "forked", options)
+    argv = [*OPTIONS.split(), *options, "--output-dir", str(tmp_path / "forked")]
+    run_ranks(2, lambda rank: train.main(argv))
+    assert read_rows(metrics) == read_rows(tmp_path / "forked" / "metrics.jsonl")
     assert [p.name for p in sorted((tmp_path / "run" / "checkpoints").iterdir())] == [
         "latest", "step-000002", "step-000003"
     ]  # fmt: skip
@@ -191,7 +179,7 @@ def test_vllm_engines_on_two_ranks(tmp_path, policies, names):
     ((code, output),) = torchrun(tmp_path, options, agents=1, ranks=2, limit=280)
     assert code == 0, output
     assert "Traceback" not in output
-    rows = metrics(tmp_path)
+    rows = read_rows(tmp_path / "run" / "metrics.jsonl")
     assert [row["step"] for row in rows] == [0, 1, 2]
     for name in names:
         gaps = [row[f"{name}/logprob_gap"] for row in rows if f"{name}/logprob_gap" in row]

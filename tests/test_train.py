@@ -8,10 +8,9 @@ import shutil
 import subprocess
 import sys
 from dataclasses import fields, replace
-from pathlib import Path
 
 import pytest
-from helpers import refuses
+from helpers import ROOT, refuses, result
 from transformers import AutoModelForCausalLM
 
 import prepare
@@ -21,7 +20,6 @@ from records.console import half_up
 from records.run_folder import latest_checkpoint, read_rows
 from tasks.boards import Board
 
-ROOT = Path(__file__).parent.parent
 OPTIONS = (
     "--envs-per-step 2 --warm-start 20 --eval-envs 4 --max-turns 2 --num-candidates 4 --max-response-tokens 12 "
     "--save-every 1 --lr-warmup 0 --device cpu"
@@ -35,22 +33,12 @@ def run(folder, *options, steps=2):
     train.main([*SMALL, "--output-dir", str(folder), "--steps", str(steps), *options])
 
 
-def result(folder):
-    """What a run wrote and learned, byte by byte."""
-    checkpoint = latest_checkpoint(folder)
-    written = [folder / "metrics.jsonl", folder / "evaluations.jsonl", *checkpoint.rglob("*.safetensors")]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in written}
-
-
 @pytest.fixture(scope="module")
 def three_steps(tmp_path_factory):
     """An uninterrupted run of three steps, evaluated after each."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
     run(folder, *EVERY, steps=3)
     return folder
-
-
-# ----------------------------------------------------------------------------------------------------------------- runs
 
 
 @pytest.mark.parametrize(
@@ -174,9 +162,6 @@ def test_the_command_needs_no_network_account_or_terminal(tmp_path):
     (before, n), (after, _) = ((row["success"], row["n"]) for row in read_rows(tmp_path / "run" / "evaluations.jsonl"))
     last = rf"held-out success {half_up(before)} -> {half_up(after)} \(n={n}, se \d\.\d\d\)"
     assert re.fullmatch(last, done.stdout.strip().splitlines()[-1])
-
-
-# -------------------------------------------------------------------------------------------------------------- options
 
 
 WITHOUT_TORCH = """

@@ -5,17 +5,15 @@ import json
 import re
 import shlex
 import sys
-from pathlib import Path
 
 import pytest
-from helpers import FENCE
+from helpers import FENCE, ROOT
 
 import evaluate
 import train
 from records.console import half_up
 from tools import check, play
 
-ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "your_team.md").read_text(encoding="utf-8")
 SMALL = "--steps 1 --envs-per-step 2 --num-candidates 2 --warm-start 2 --eval-envs 4 --device cpu"
 
