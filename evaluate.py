@@ -16,6 +16,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from records.console import errors_in_one_line, half_up  # before torch: from here on Ctrl-C is quiet
+from records.stop import speaks
+
+if __name__ == "__main__" and speaks():
+    print("loading torch", flush=True)
 
 # isort: split
 import torch

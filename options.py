@@ -20,7 +20,7 @@ import tyro
 from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
 from records.run_folder import read_object
-from tasks.registry import TASKS, located
+from tasks.registry import TASKS, located, task_class
 
 Constant = Annotated[float, tyro.conf.Fixed]  # in the code, not on the command line
 BY_MODEL: Any = None  # `Config.resolved` fills it in
@@ -130,6 +130,8 @@ class Config(UpdateConfig):
             least = LEAST.get(field.name, 1 if type(value) is int else 1e-30)
             if type(value) in (int, float) and not least <= value <= most:  # NaN is in no range
                 raise ValueError(f"{option(field.name)} {str(value)[:40]}: {least:.10g} to {most:.10g}")
+        if ":" not in self.task and self.task not in TASKS:
+            task_class(self.task)  # says which there are
         if self.steps * self.envs_per_step > 2**24:
             raise ValueError(f"--steps {self.steps} --envs-per-step {self.envs_per_step}: a seed has 2**24 levels")
 

@@ -28,7 +28,7 @@ from rollout import Evaluation, evaluate
 from sampling.engine import Engine
 from sampling.team import Team
 from sampling.transformers_engine import TransformersEngine
-from sampling.vllm_engine import VllmEngine, alone_on_the_gpu
+from sampling.vllm_engine import VllmEngine, alone_on_the_gpu, import_vllm
 from tasks import sandbox
 from tasks.levels import HELD_OUT_SEEDS, Levels, make_levels
 from tasks.registry import TASKS, task_class
@@ -90,7 +90,7 @@ class Run:
 def prepare(config: Config, world: World, folder: Path, stop: Stop) -> Run:
     """A new run, or one that goes on from its newest checkpoint. ValueError on options and data that do not fit."""
     say(world, f"{config.task} ({config.workflow}), model {' '.join(config.model)}; run folder {folder}")
-    small = world.device == "cpu" and set(config.model) == {"tiny"}
+    small = world.device == "cpu" and set(config.model) == {"tiny"} and "OMP_NUM_THREADS" not in os.environ
     if small:
         torch.set_num_threads(1)  # to sample: two gain little
     checkpoint = run_folder.latest_checkpoint(folder) if config.resume else None
@@ -103,9 +103,13 @@ def prepare(config: Config, world: World, folder: Path, stop: Stop) -> Run:
         check(levels.training_env.copy(), config.task)
     agents = levels.training_env.agents
     track = make_tracker(config.track if world.main else "none", folder, asdict(config), done)
+    places(config, agents, world)  # these two may refuse, which need not wait for a model
+    if config.engine == "vllm":
+        say(world, "loading vLLM")
+        import_vllm(torch.device(world.device))
     team = make_team(config, agents, world, load_models(config, levels, world, checkpoint))
     for name, policy in team.policies.items():
-        if small and world.size == 1 and "OMP_NUM_THREADS" not in os.environ:
+        if small and world.size == 1:
             policy.threads = None  # the first update chooses them, or the checkpoint has them
         if policy.adapted and not policy.model.name_or_path:  # no hub and no folder outside has what is below
             policy.save(base := folder / "bases" / name, lora.merged_weights(policy.root, policy.model))
@@ -179,13 +183,17 @@ Loaded = tuple[PreTrainedModel, PreTrainedTokenizerBase]  # a model on the CPU
 Load = Callable[[str], Loaded]  # name of a policy -> its model, which policies with adapters share
 
 
-def make_team(config: Config, agents: Sequence[str], world: World, weights: Load) -> Team:
-    """The policies of this rank with their optimizers and engines, and all tokenizers: it plays whole environments."""
-    policy_of = policy_map(config, agents)
-    names = list(dict.fromkeys(policy_of.values()))
+def places(config: Config, agents: Sequence[str], world: World) -> dict[str, list[int]]:
+    """The ranks of every policy. ValueError on --ranks and --frozen that do not fit."""
+    names = list(dict.fromkeys(policy_map(config, agents).values()))
     if not set(config.frozen) < set(names):
         raise ValueError(f"--frozen {' '.join(config.frozen)}: name some of the policies {', '.join(names)}, not all")
-    ranks_of = place(names, world.size, config.ranks)
+    return place(names, world.size, config.ranks)
+
+
+def make_team(config: Config, agents: Sequence[str], world: World, weights: Load) -> Team:
+    """The policies of this rank with their optimizers and engines, and all tokenizers: it plays whole environments."""
+    policy_of, ranks_of = policy_map(config, agents), places(config, agents, world)
     policies: dict[str, Policy] = {}
     meshes = world.meshes(ranks_of)
     models: Iterable[tuple] = ((name, *weights(name)) for name in meshes)  # one at a time on the CPU

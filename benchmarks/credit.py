@@ -11,6 +11,7 @@ with one factor.
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from pathlib import Path
@@ -52,6 +53,7 @@ def share_between(groups: list[list[float]]) -> tuple[float, float]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     config = parse(["--workflow", "single", "--max-turns", "4", "--seed", str(SEED), "--device", "cpu"])
     task, world = levels_of(config), World()
     team = make_team(config, task.training_env.agents, world, load_models(config, task, world))

@@ -1,5 +1,6 @@
 """Levels a second on one core: `python benchmarks/levels.py`."""
 
+import argparse
 import sys
 import time
 from pathlib import Path
@@ -21,6 +22,7 @@ BOARDS: list[tuple[str, dict[str, Any]]] = [
 
 
 def main(seconds: float = 2.0) -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     for task, options in BOARDS:
         env, levels, start = make_env(task, **options), 0, time.process_time()
         while time.process_time() - start < seconds:

@@ -4,6 +4,7 @@ Every gold against itself in a box, against itself spelled another way, and agai
 second (one process asking up to `math_env.WORKERS` others).
 """
 
+import argparse
 import json
 import sys
 import time
@@ -13,7 +14,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tasks.math_env import score_answers
 
 
-def main(folder: str) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder")
+    folder = parser.parse_args().folder
     score_answers([r"\boxed{x^2}"], ["x*x"])  # start a worker
     for name in ("gsm8k_test", "gsm8k_train", "aime24", "aime25", "math500", "olympiadbench"):
         lines = (Path(folder) / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
@@ -30,6 +34,4 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    main(sys.argv[1])
+    main()

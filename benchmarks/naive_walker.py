@@ -6,6 +6,7 @@ A trained policy has to beat this to have learned anything about walls. The 6x6 
 default run.
 """
 
+import argparse
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,13 @@ def solves(env: PlanPath, steps: int = 64) -> bool:
     return env.solved
 
 
-if __name__ == "__main__":
+def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     for size, blocks in ((4, 0.25), (5, 0.25), (6, 0.12), (10, 0.22)):
         levels = make_levels("plan_path", "single", [f"rows={size}", f"cols={size}", f"blocks={blocks}"])
         boards: list[Any] = [levels.held_out(number) for number in levels.held_out_numbers(200)]
         print(f"{size}x{size}, {blocks:.0%} blocked: {sum(map(solves, boards)) / len(boards):.3f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -140,8 +140,10 @@ def make_optimizer(
     options: dict = {"lr": lr, "betas": (0.9, beta2), "eps": eps, "weight_decay": 0.0}
     if kind == "adamw":
         return torch.optim.AdamW(weights, fused=weights[0].is_cuda, **options)
-    from torchao.optim import AdamW8bit  # works on sharded weights
-
+    try:
+        from torchao.optim import AdamW8bit  # works on sharded weights
+    except ImportError as error:
+        raise ImportError(f"--optimizer adamw8bit: {error}; pip install torchao") from error
     return AdamW8bit(weights, **options)
 
 

@@ -30,13 +30,14 @@ def errors_in_one_line(command: str) -> Iterator[None]:
     except Exception as error:
         if not (isinstance(error, (ValueError, OSError, ImportError, InfraError)) or out_of_memory(error)):
             raise
-        lower = "lower --micro-batch-tokens or --engine-memory, or use --gradient-checkpointing or --adapter lora"
-        line = f"the GPU is out of memory: {lower}" if out_of_memory(error) else " ".join(str(error).split())
+        lower = "lower --envs-per-step, --micro-batch-tokens or --engine-memory, or use --gradient-checkpointing"
+        line = f"out of memory: {lower} or --adapter lora" if out_of_memory(error) else " ".join(str(error).split())
         sys.exit(printable(f"{command}: error: {line[:1000]}"))
 
 
 def out_of_memory(error: BaseException) -> bool:
-    return type(error).__name__ == "OutOfMemoryError"  # torch's own
+    names = "OutOfMemoryError", "MemoryError"  # torch's on a GPU; Python's
+    return type(error).__name__ in names or "can't allocate memory" in str(error)  # torch's on a CPU
 
 
 # Ctrl-C ends every command without a traceback, also while it imports torch

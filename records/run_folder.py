@@ -64,6 +64,8 @@ def pin(run: Path, inputs: Mapping[str, str]) -> None:
 
 def check_pins(run: Path, inputs: Mapping[str, str]) -> None:
     """ValueError naming one of these that has changed. A Python file may have moved."""
+    if not (run / "inputs.json").exists():
+        raise ValueError(f"{run} has no inputs.json: another version wrote it (commit 2d69621 reads old runs)")
     known = read_object(run / "inputs.json")
     moved = {Path(name).name: digest for name, digest in known.items() if name.endswith(".py")}
     for name, digest in _pinned(run, inputs).items():

@@ -6,7 +6,7 @@ of its groups. The rewards of a candidate of a tree, and of a trajectory of chai
     --reward     tree                                   chains
     mixed        alpha * team + local (the paper)       the team's progress at the end, 1 exactly when solved
     dense        the same                               the mean of alpha * team + local over the trajectory
-    outcome      1 if it solves the task, else 0        1 if solved, else 0
+    outcome      1 if its team reward is 1, else 0      1 if solved, else 0
 """
 
 from collections.abc import Callable, Hashable, Sequence

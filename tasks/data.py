@@ -52,8 +52,10 @@ def read_rows(source: str, config: str | None = None) -> list[Row]:
     else:
         name, _, split = source.partition(":")
         rows = list(map(dict, hub(source).load_dataset(name, config, split=split or "train")))
-    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
-        raise ValueError(f"data {source!r}: no rows, or not objects only (a .json file holds one list of them)")
+    if not isinstance(rows, list) or not rows:
+        raise ValueError(f"data {source!r}: no rows (a .json file holds one list of objects)")
+    if odd := [number for number, row in enumerate(rows, start=1) if not isinstance(row, dict)]:
+        raise ValueError(f"data {source!r}, row {odd[0]}: not an object")
     return rows
 
 

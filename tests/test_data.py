@@ -19,8 +19,8 @@ BAD = [  # name, content, what the error says
     ("bad.jsonl", '{"question": "\\ud83d"}', r"line 1: not JSON \(.*surrogates not allowed"),
     ("bad.jsonl", '{"answer": ' + "7" * 3_000_000 + "}", r"line 1: not JSON \(.*digits"),
     ("bad.json", DEEP, r"bad\.json.*not JSON \(nested too deeply"),
-    ("bad.json", '{"a": 1}', r"bad\.json.*one list of them"),
-    ("bad.json", "[1, 2]", r"bad\.json.*not objects only"),
+    ("bad.json", '{"a": 1}', r"bad\.json.*one list of objects"),
+    ("bad.json", "[1, 2]", r"bad\.json.*row 1: not an object"),
     ("empty.jsonl", "\n \n", r"empty\.jsonl.*no rows"),
     ("rows.csv", "a,b", r"rows\.csv.*expected a \.jsonl"),
 ]

@@ -42,7 +42,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 OTHERS = """shutdown-timeout nproc-per-node nnodes nodes ntasks-per-node gpus-per-node kill-on-bad-exit rdzv-id
 rdzv-backend rdzv-endpoint no-deps extra-index-url dist durations check logdir served-model-name write pack prompts warm
-groups candidates budget shape repeats"""  # of torchrun, srun, pip, pytest, ruff, TensorBoard, vLLM and benchmarks/
+groups candidates budget shape repeats memory limit-gb"""  # of torchrun, srun, pip, pytest, vLLM, benchmarks/ ...
 GONE = {"--placement", "--adam-beta2", "--adam-eps", "--engine-sleep", "--report-only"}  # changes.md names them
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -345,27 +345,41 @@ def test_steps_on_gpus_are_what_was_recorded(measured):
 
 def test_cards_and_two_gpus_are_what_was_recorded(measured):
     cards = measured["two_gpus"]["cards"]
-    rows = {row[0]: row[2:] for row in shown("model", "limit, GB; engine's share of the H200")[1:]}
+    rows = {row[1]: [row[0], *row[2:]] for row in shown("card, GB", "model")[1:]}
     assert list(rows) == [card["model"] for card in cards]
     for card in cards:
         late = [step for step in card["steps"] if step["step"]]
         peak, used = (max(step[name] for step in card["steps"]) for name in ("peak_gb", "device_gb"))
         expected = [f"{card['pack_tokens']:,}", f"{peak:.1f}", f"{used:.1f}", f"{fmean(s['step_s'] for s in late):.2f}"]
-        assert rows[card["model"]] == expected
+        limit, command, *measures = rows[card["model"]]
+        assert (int(limit), measures) == (card["card_gb"], expected)
+        assert sorted(f"--envs 8 --steps 3 {command.strip('`')}".split()) == sorted(card["options"].split())
         assert peak <= card["card_gb"]
 
-    def slowest(run, turns, key="step_s"):
-        """The largest of the ranks' medians over the steps after the first; 0 where there are none."""
+    def medians(run, turns, key):
+        """Of each rank, over the steps after the first; none where there are no steps."""
         steps = [s for r in measured["two_gpus_again"]["runs"] if r["run"] == run for s in r["steps"]]
         late = [s for s in steps if s["turns"] == turns and s["step"]]
-        return max(median([s[key] for s in late if s["rank"] == rank] or [0]) for rank in "01")
+        return [median([s[key] for s in late if s["rank"] == rank]) for rank in sorted({s["rank"] for s in late})]
 
     for model, turns, *cells in shown("two H200s", "turns")[1:]:
         ways = ("one policy on one GPU", "two policies on two GPUs", "one policy on two GPUs")
-        one, roles, two = (slowest(f"{model}, {way}", int(turns)) for way in ways)
-        idle = slowest(f"{model}, {ways[1]}", int(turns), "idle")
+        one, roles, two = (max(medians(f"{model}, {way}", int(turns), "step_s"), default=0) for way in ways)
+        idle = " ".join(f"{share:.0%}" for share in medians(f"{model}, {ways[1]}", int(turns), "idle"))
         weak = [f"{two:.2f}", f"{one / two:.2f}"] if two else ["", ""]
-        assert cells == [f"{one:.2f}", f"{roles:.2f}", f"{idle:.0%}", f"{2 * one / roles:.2f}", *weak]
+        assert cells == [f"{one:.2f}", f"{roles:.2f}", idle, f"{2 * one / roles:.2f}", *weak]
+
+
+def test_seconds_of_starts_and_of_the_default_run_are_what_was_recorded(measured):
+    page, runs = read(ROOT / "docs" / "gpu.md"), measured["default_run"]["runs"]
+    assert ", ".join(f"{run['seconds']} s against {run['against']['seconds']} s" for run in runs) in page
+    assert ", ".join(f"{run['success']:.3f} and {run['against']['success']:.3f}" for run in runs) in page
+    ratios = [f"{run['seconds'] / run['against']['seconds']:.2f}" for run in runs]
+    assert f"{ratios[0]}, {ratios[1]} and {ratios[2]} of the time" in page
+    (text,) = [line for line in page.splitlines() if line.startswith("**The start**")]
+    stages = ("torch", "engine", "first evaluation", "first step")
+    recorded = [f"{run[stage]:.0f}" for run in measured["start"]["runs"] for stage in stages]
+    assert re.findall(r"after (\d+)", text) == recorded
 
 
 def test_the_update_on_gpus_is_what_was_recorded(measured):

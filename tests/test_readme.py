@@ -58,6 +58,30 @@ def recorded(label, step):
     return f"{found:.2f}"
 
 
+def test_sentences_about_real_models_are_the_records(readme):
+    """What README.md and docs/real_models.md say outside of their tables."""
+    team, fast, slow = "AT-GRPO, shared policy", "GRPO, learning rate 8e-6", "GRPO, learning rate 2e-6"
+    a, b, c, d, e = (
+        recorded(f"MAS + {row} (seed 2)", step)
+        for row, step in ((team, 0), (team, 16), (fast, 4), (slow, 4), (slow, 16))
+    )
+    assert f"AT-GRPO went from {a} to {b}, MAS + GRPO from {a} to {c} in four steps" in readme
+    assert f"with a slower rate to {d} in four and back to {e} after 16" in readme
+    gsm8k = ("GSM8K, AT-GRPO, shared policy (second sitting)", "GSM8K, single agent + GRPO (second sitting)")
+    mbpp = ("MBPP+, AT-GRPO, shared policy", "MBPP+, single coder + GRPO (fourth sitting)")
+    for rows, other, steps in ((gsm8k, "single-agent GRPO", 16), (mbpp, "a single coder with GRPO", 12)):
+        mine, theirs = ([recorded(label, step) for step in (0, steps)] for label in rows)
+        assert f"went from {' to '.join(mine)} and of {other} from {' to '.join(theirs)}" in readme
+    text, runs = page("real_models.md"), {run["name"]: run for run in json.loads(page("real.json"))["runs"]}
+    formats = {row["step"]: f"{row['formats']['planner']:.2f}" for row in runs["third_c_grpo_2e6"]["evaluations"]}
+    assert f"from {formats[0]} to {formats[4]} of its greedy ones at step 4 and fall back to {formats[16]}" in text
+    seconds = [sum(runs[name]["step_s"]) for name in ("third_c_at_8e6", "third_c_grpo_2e6")]
+    assert "The first two rows took {:.0f} s and {:.0f} s.".format(*seconds) in text
+    metrics = runs["fourth_e_grpo"]["metrics"]
+    tokens = [t / n for t, n in zip(metrics["tokens"], metrics["samples"], strict=True)]
+    assert f"{tokens[0]:.0f} tokens an answer in the first step, {tokens[-1]:.0f} in the last" in text
+
+
 @pytest.mark.parametrize("name", ["README.md", "docs/real_models.md"])
 def test_the_tables_of_the_real_model_are_the_records(name):
     found = [t for t in tables((ROOT / name).read_text(encoding="utf-8")) if t[0][0].startswith("Plan-Path 10x10")]

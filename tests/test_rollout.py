@@ -87,6 +87,11 @@ def test_every_agent_gets_a_group_with_spread_at_every_turn():
         assert len({sample.advantage for sample in group}) == 4
 
 
+def test_candidates_never_share_state():
+    result, _ = tree([Toy()], lambda request, k: f"{k}", k=5, turns=2)
+    assert [sample.info["actions"] for sample in result.samples] == [n / 100 for n in (1, 2, 3, 4) for _ in range(5)]
+
+
 def test_the_best_candidate_is_committed_and_the_first_of_equals():
     result, _ = tree([Toy(("ann",))], lambda request, k: "2772"[k], k=4, turns=2)
     assert [sample.committed for sample in result.samples] == [False, True, False, False] * 2
