@@ -139,9 +139,9 @@ def nesting(node):
 
 
 def test_the_house_grows_no_more():
-    """These limits may only fall; 9,000 lines was the aim."""
-    assert sum(map(lines, product())) <= 9_400
-    assert sum(path.stat().st_size for path in product()) <= 495_000
+    """These limits may only fall; 9,000 lines was the aim before the last features."""
+    assert sum(map(lines, product())) <= 9_280
+    assert sum(path.stat().st_size for path in product()) <= 483_000
     assert sum(map(lines, (ROOT / "tests").rglob("*.py"))) <= 10_000
     assert sum(map(lines, (ROOT / "exercises").rglob("*.py"))) <= 600
     assert lines(PAGE) <= 400
@@ -200,12 +200,28 @@ def test_the_two_loops_fit_on_a_screen(module, name, limit):
 # ---------------------------------------------------------------------------------------------------------------- names
 
 NAMES = """
-grouping: agent_turn_key
-envs: mixed_reward
-rollout: Request Completion
-model.loading: encode
+grouping: GroupKey Sample agent_turn_key trajectory_key group_samples assign_advantages
+envs: make_env Env Env.reset Env.observe Env.step Env.copy Env.render Reward InfraError mixed_reward
+rollout: Request Completion rollout_tree rollout_chains
+update: UpdateConfig update policy_loss loss_weights
+tasks.plan_path: PlanPath.from_text
+tasks.sokoban: Sokoban.from_text
+tasks.sudoku: Sudoku.from_rows
+tasks.boards: parse_answer
+tasks.sandbox: run_program set_mode use_bubblewrap
+tasks.fences: extract_code
+tasks.code_env: CodeEnv grade_program
+tasks.code_data: load_problems
+tasks.code_grading: grade_program golden_tests reference_solution
+tasks.math_text: clean
+tasks.math_env: MathEnv read_problem load_problems extract_answer math_equal score_answers
+model.loading: load_model encode
 model.policy: decode
-"""  # those that no other test calls by this module
+model.lora: load_whole
+records.metrics: rollout_metrics
+records.track: make_tracker
+sampling.requests: Completion
+"""
 
 
 @pytest.mark.parametrize("line", NAMES.strip().splitlines())

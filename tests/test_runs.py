@@ -157,6 +157,12 @@ def test_a_file_of_another_kind_is_named_and_nothing_is_lost(copy, name, text):
     assert files(copy / "checkpoints") == before
 
 
+def test_a_model_of_a_run_that_another_version_wrote_is_refused(copy, tmp_path):
+    (copy / "inputs.json").unlink()
+    message = refuses(train.main, "--model", copy, "--output-dir", tmp_path / "new")
+    assert f"{copy} has no inputs.json: another version wrote it" in message
+
+
 # --------------------------------------------------------------------------------------------------------------- inputs
 
 
@@ -284,14 +290,23 @@ def test_a_full_disk_is_one_line_and_leaves_no_rest(copy):
     train.main(resume(copy, "--steps", "4"))
 
 
-def test_out_of_memory_names_what_to_lower(copy, monkeypatch):
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 78.00 GiB"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+        MemoryError(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_out_of_memory_names_what_to_lower(copy, monkeypatch, error):
     def update(*_, **__):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 78.00 GiB")
+        raise error
 
     monkeypatch.setattr(train, "update", update)
     message = refuses(train.main, *resume(copy, "--steps", 4))
-    for option in ("--micro-batch-tokens", "--gradient-checkpointing", "--engine-memory", "--adapter lora"):
-        assert option in message
+    options = "envs-per-step micro-batch-tokens engine-memory gradient-checkpointing adapter"
+    assert all(f"--{option}" in message for option in options.split())
 
 
 @pytest.mark.parametrize(("step", "words"), [("sys.exit(0)", "Echo.step called sys.exit"), ("raise KeyError(1)", "1")])

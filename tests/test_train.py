@@ -121,6 +121,19 @@ def test_methods_are_command_lines(tmp_path, options):
     assert all(f"{name}/logprob_gap" not in row or row[f"{name}/logprob_gap"] < 1e-3 for name in policies)
 
 
+@pytest.mark.parametrize(("given", "expected"), [("", "1 None"), ("2", "2 0")])
+def test_omp_num_threads_holds_for_sampling_and_updates(tmp_path, given, expected):
+    code = "import sys, torch, train, records.log\nfrom prepare import Run\n"
+    code += "def steps(run):\n    print('THREADS', torch.get_num_threads(), run.team.policies['shared'].threads)\n"
+    code += "    return iter(())\nRun.steps, Run.save = steps, lambda *_: None\ntrain.main(sys.argv[1:])\n"
+    words = ["--warm-start", "1", "--eval-envs", "2", "--steps", "1", "--output-dir", tmp_path / "run"]
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    environment |= {"OMP_NUM_THREADS": given} if given else {}
+    command = [sys.executable, "-c", code, *map(str, words)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    assert f"THREADS {expected}\n" in done.stdout, done.stderr
+
+
 def test_training_and_held_out_levels_never_meet(tmp_path, monkeypatch):
     seeds: list[int] = []
     original = Board.reset
@@ -231,6 +244,13 @@ def test_bad_options_are_refused_by_name(tmp_path, monkeypatch, argv, message):
     monkeypatch.setitem(sys.modules, "wandb", None)
     assert message in refuses(train.main, *SMALL, "--steps", "1", "--warm-start", "1", *argv.split())
     assert not list(tmp_path.rglob("runs/*"))
+
+
+@pytest.mark.parametrize("argv", ["--frozen judge", "--ranks 2", "--engine vllm"])
+def test_what_needs_no_model_is_refused_before_one_is_loaded(tmp_path, monkeypatch, argv):
+    monkeypatch.setitem(sys.modules, "vllm", None)  # not installed
+    monkeypatch.setattr(prepare, "load_models", lambda *_: pytest.fail("loaded"))
+    assert argv in refuses(train.main, "--output-dir", tmp_path / "run", *argv.split())
 
 
 def test_each_number_has_a_range():
