@@ -8,8 +8,8 @@ one round apart, so that all policies work at the same time:
     policy A    cohort 1   cohort 2   cohort 1   cohort 2
     policy B               cohort 1   cohort 2   cohort 1
 
-After sampling, every rank learns the outline of every sample (20 bytes, enough to deal and balance a batch), and each
-sample goes to the one rank that packs it.
+After sampling, every rank learns the outline of every sample (20 bytes, enough to deal the batch), and each sample goes
+to the rank that packs it.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -55,7 +55,7 @@ class Exchange:
 
 
 class Outline(Sample):
-    """What stands for a sample whose tokens are on another rank, where a batch is dealt and balanced."""
+    """Stands for a sample of another rank where a batch is dealt and balanced."""
 
     prompt_hash = 0  # not a property as in a sample, whose number it gets
 
@@ -74,16 +74,16 @@ def share_samples(
 ) -> dict[str, list[Sample]]:  # fmt: skip
     """The batch of every policy in `ranks_of` that lives on this rank, from the valid samples of all ranks.
 
-    It is the same on all ranks of a policy, except that outlines stand for the samples that other ranks pack.
+    It is the same on all ranks of a policy, but for outlines of the samples that other ranks pack.
     """
     mine = {name: [s for s in samples if s.valid and policy_of[s.key.agent] == name] for name in ranks_of}
     if world.size == 1:
         return mine
-    outlines = {
+    rows = {
         name: [(s.prompt_hash, len(s.prompt_ids), len(s.response_ids), s.advantage != 0) for s in batch]
         for name, batch in mine.items()
     }
-    parts = world.gather({name: np.array(rows, OUTLINE) for name, rows in outlines.items()})
+    parts = world.gather({name: np.array(rows[name], OUTLINE) for name in rows})
     batches: dict[str, list[Any]] = {  # outlines at first
         name: [Outline(*row) for part in parts for row in part[name].tolist()] for name in ranks_of
     }
@@ -95,8 +95,8 @@ def share_samples(
                     sample.rank = rank  # type: ignore[attr-defined]  # an outline
         first = sum(len(part[name]) for part in parts[: world.rank])  # where this rank's own samples begin
         for place, sample in enumerate(mine[name], first):
-            if batches[name][place].rank >= 0:
-                outgoing[batches[name][place].rank].append((name, place, sample))
+            if (rank := batches[name][place].rank) >= 0:
+                outgoing[rank].append((name, place, sample))
     for name, place, sample in chain.from_iterable(world.send_to(outgoing)):
         batches[name][place] = sample
     return {name: batches[name] for name, ranks in ranks_of.items() if world.rank in ranks}

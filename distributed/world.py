@@ -27,7 +27,7 @@ T = TypeVar("T")
 RanksOf = Mapping[str, Sequence[int]]  # where each policy lives
 
 JOIN = 300.0  # seconds until all ranks must have started: on a cold file system imports take minutes
-GRACE = 10.0  # seconds that a rank has to show an error of its own after another one has died
+GRACE = 10.0  # seconds that a rank has for an error of its own after another has died
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class World:
         return values
 
     def add_up(self, sums: T) -> T:
-        """The sum of everybody's numbers, or of dictionaries and lists of them (`add`)."""
+        """The sum of everybody's values (`add`)."""
         return reduce(add, self.gather(sums))
 
     def merge(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,7 +72,6 @@ class World:
         return reduce(or_, self.gather(dict(values)))
 
     def barrier(self) -> None:
-        """Wait for everybody."""
         self.gather(None)
 
     def agree(self, tensors: Iterable[Tensor]) -> None:
@@ -122,7 +121,7 @@ def add(a: Any, b: Any) -> Any:
 
 
 def lifeline(rank: int, size: int, store: dist.Store) -> threading.Event:
-    """End this process when another rank has died, whatever it is doing, unless the event that it returns is set.
+    """End this process when another rank has died, unless the event that it returns is set.
 
     A rank that waits in NCCL may never notice. So each holds a connection to rank 0, which the system closes when a
     process ends, or its machine has not answered for half a minute. TimeoutError after JOIN seconds.

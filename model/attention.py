@@ -136,7 +136,6 @@ def _attend_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, norm: Tensor, itself: Tensor, queries: Tensor,
     keys: Tensor, sizes: list[int], scale: float | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of q, k and v."""
     own, responses, prompt, n = sizes
     grad, q, k, v = grad.contiguous(), q.contiguous(), k.contiguous(), v.contiguous()
     gradients = _flash_backward(grad, q, k, v, out, norm, (itself, itself, own, own), True, scale)
@@ -185,7 +184,7 @@ def _flash_forward(
 def _flash_backward(  # all but the last three are tensors
     grad, q, k, v, out, norm, calls: Calls, causal: bool, scale: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q, k and v; `out` and `norm` are those over all keys that the queries see."""
+    """`out` and `norm` are those over all keys that the queries see."""
     no_dropout, unused = torch.zeros(2, dtype=torch.uint64, device=q.device), torch.empty(0, device=q.device)
     return torch.ops.aten._flash_attention_backward(
         grad, q, k, v, out, norm.contiguous(), *calls, 0.0, causal, no_dropout, unused, scale=scale

@@ -1,7 +1,4 @@
-"""Messages to token ids and back, and what ends a response. What agents and data say is text, never a control token.
-
-A chat template is somebody else's program: one that changes what is said is refused (`check_template`).
-"""
+"""Messages to token ids and back, what ends a response. What agents and data say is text, never a control token."""
 
 import re
 from functools import lru_cache, partial
@@ -37,7 +34,7 @@ def check_template(tokenizer: Tokenizer) -> None:
     answered = _try(tokenizer, ANSWERED)  # where questions end with [/INST], the answer comes right after the prompt
     goes_on = answered.startswith(prompt) and answered[len(prompt) :].lstrip().startswith(ANSWER)
     if prompt == question and not goes_on:
-        raise ValueError("its chat template has no generation prompt: the model would not know that it is its turn")
+        raise ValueError("its chat template has no generation prompt: the model would not know its turn")
 
 
 def _render(tokenizer: Tokenizer, turns: Turns, ask: bool = True) -> str:
@@ -111,7 +108,7 @@ def stop_ids(model: PreTrainedModel, tokenizer: Tokenizer) -> set[int]:
 
 @lru_cache(maxsize=32)
 def _ends(tokenizer: Tokenizer, template: str) -> set[int | None]:
-    """The tokenizer's end token, and the control token that the chat template writes after an assistant's turn."""
+    """The tokenizer's end token, and the control token that the template writes after an answer."""
     _, answer, after = _try(tokenizer, ANSWERED).rpartition(ANSWER)
     tokens = _control_tokens(tokenizer)
     fitting = [token for token in tokens if answer and after.strip().startswith(token)]

@@ -13,7 +13,7 @@ F = TypeVar("F", bound=Callable)
 
 @cache
 def compiler_works() -> bool:
-    """Whether torch.compile builds a kernel that runs on this GPU; a warning when it does not (no Triton)."""
+    """Whether torch.compile builds a kernel that runs on this GPU; a warning if not (no Triton)."""
     try:
         torch.compile(lambda x: x.sin() + 1)(torch.zeros(8, device="cuda"))
     except (RuntimeError, ImportError, OSError) as error:
@@ -40,7 +40,7 @@ def compiled(function: F) -> F:
 def fuse_layers(model: PreTrainedModel, backend: str = "inductor") -> None:
     """Compile each decoder layer and the last norm in place, before the model is sharded: FSDP's hooks stay outside.
 
-    What is cheap to compute again is then not kept for the backward pass. Names and weights stay as they are.
+    What is cheap to compute again is then not kept for the backward pass.
     """
     if backend == "inductor" and not compiler_works():
         return

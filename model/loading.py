@@ -1,7 +1,4 @@
-"""Load a model and its tokenizer from a hub id or a folder.
-
-A model that `update.py` would silently train wrongly is refused here, in one line: `--model X: reason`.
-"""
+"""Loading. A model that `update.py` would silently train wrongly is refused, in one line: `--model X: reason`."""
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,13 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AttentionInterface, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
-from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.utils import logging
 
 from grouping import GroupKey, Sample
 from model.attention import packed
-from model.chat import check_template, stop_ids
+from model.chat import Tokenizer, check_template, stop_ids
 from model.chat import encode as encode  # where others look for it
 from model.logprobs import token_logprobs
 from model.packing import pack_samples
@@ -27,11 +23,11 @@ from model.packing import pack_samples
 
 @contextmanager
 def refusing(source: str, part: str = "") -> Iterator[None]:
-    """Turn whatever goes wrong inside into a ValueError of one line that names the model and the part."""
+    """Errors inside become a ValueError of one line that names the model and the part."""
     logging.set_verbosity_error()  # its warnings about weights and files are our errors
     try:
         yield
-    except Exception as error:  # what the libraries raise on a broken file is anything: KeyError, RuntimeError, ...
+    except Exception as error:  # on a broken file the libraries raise anything: KeyError, RuntimeError, ...
         kind = "" if isinstance(error, (ValueError, OSError)) else f"{type(error).__name__}: "
         raise ValueError(f"--model {source}: {' '.join(f'{part}{kind}{error}'.split())[:400]}") from None
 
@@ -81,7 +77,7 @@ def check_weights(model: PreTrainedModel, tokenizer: Tokenizer, found: dict) -> 
 
 
 def checked(weights: Iterable[tuple[str, Tensor]], shapes: Mapping[str, torch.Size]) -> Iterator[tuple[str, Tensor]]:
-    """Pass on the weights of a model. ValueError on an unknown name, a wrong shape and, at the end, a missing name."""
+    """Pass on weights. ValueError on an unknown name, a wrong shape and, at the end, a missing name."""
     given = set()
     for name, weight in weights:
         if weight.shape != shapes.get(name):
@@ -104,7 +100,7 @@ def check_attention(model: PreTrainedModel) -> None:
         raise ValueError(f"{kind} is not built like Llama or Qwen: model.layers, and lm_head without bias")
     kinds = set(getattr(model.config, "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"}:
-        raise ValueError(f"{kind} has layers of kind {sorted(kinds)}; only plain full attention is supported")
+        raise ValueError(f"{kind} has layers of kind {sorted(kinds)}, not plain full attention")
     rope = {str(getattr(module, "rope_type", "")) for module in model.modules()}
     if changing := sorted(name for name in rope if "dynamic" in name or name == "longrope"):
         raise ValueError(f"positions of kind {changing[0]}: they depend on the longest text of a pack")
@@ -120,9 +116,8 @@ def check_attention(model: PreTrainedModel) -> None:
     if len(asked) != len(layers):
         raise ValueError(f"{kind}: {len(asked)} of {len(layers)} layers have an attention that can be packed")
     for name, value in [item for options in asked for item in options.items()]:
-        plain = value is None or (name == "is_causal" and value) or name in HARMLESS or name.startswith("output_")
-        if not plain:
-            raise ValueError(f"{kind} has attention with {name}={value}; only plain full attention is supported")
+        if not (value is None or (name == "is_causal" and value) or name in HARMLESS or name.startswith("output_")):
+            raise ValueError(f"{kind} has attention with {name}={value}, not plain full attention")
 
 
 @torch.no_grad()

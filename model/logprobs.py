@@ -49,7 +49,7 @@ class TokenLogProb(torch.autograd.Function):
     def backward(ctx, grad: Tensor, _: Tensor):
         hidden, weight, target, norm = ctx.saved_tensors
         trained = ctx.needs_input_grad[1]  # not under an adapter
-        # summed in float32: a sum over tiles in bfloat16 would lose the smaller terms
+        # in float32: a sum over tiles in bfloat16 would lose the smaller terms
         grad_hidden, grad_weight = [], torch.zeros_like(weight, dtype=torch.float32) if trained else None
         for h, t, z, g in zip(*(x.split(ctx.tile) for x in (hidden, target, norm, grad)), strict=True):
             delta = _tile_backward(h @ weight.t(), t, z, g, 1 / ctx.temperature)

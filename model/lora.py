@@ -1,4 +1,4 @@
-"""LoRA: small trained matrices beside frozen weights (arXiv 2106.09685), by peft. Policies share the frozen model.
+"""LoRA: small trained matrices beside frozen weights (arXiv 2106.09685), by peft.
 
 An adapted linear layer computes W x + scale * B A x. Each policy has its own A and B, in float32, on one model W, on a
 GPU in bfloat16. Engines know nothing of it: they get W + scale * B A under the model's own names.
@@ -79,7 +79,7 @@ def activate(model: PreTrainedModel, policy: str) -> None:
 def merged_weights(
     root: nn.Module, model: PreTrainedModel, policy: str = "", dtype: torch.dtype | None = None
 ) -> Iterator[tuple[str, Tensor]]:
-    """(name, whole weight) as a policy sees the model, or without LoRA; tied weights once. All its ranks iterate."""
+    """`Policy.weights`; without a policy, those below all adapters. All its ranks iterate."""
     adapters, layers = dict(adapter_weights(model, policy)), dict(linear_layers(model))
     if isinstance(root, FSDPModule):
         root.reshard()  # a forward without a backward leaves the root's weights gathered

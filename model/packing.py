@@ -1,6 +1,6 @@
-"""Packing: from the batch of a policy to rows of tokens that contain every prompt once.
+"""Packing: from the batch of a policy to rows of tokens.
 
-All K candidates of a group share their prompt, so the prompt goes through the model once. A pack is one long row
+All K candidates of a group share their prompt, so it goes through the model once. A pack is one long row
 
     prompt A | prompt B | ... | response A1 | response A2 | ... | response B1 | ...
 
@@ -29,11 +29,11 @@ Group = list[Sample]  # answers to one prompt
 
 @dataclass
 class Pack:
-    """One row of the model: several prompts, then their responses. The loss needs nothing else."""
+    """One row, and all that the loss needs."""
 
     ids: Tensor  # (T,)
     positions: Tensor  # (T,) every response goes on from the length of its prompt
-    layout: Layout  # who sees whom
+    layout: Layout
     source: Tensor  # (N,) index of the token whose hidden state predicts the response token
     target: Tensor  # (N,) response token ids
     engine: Tensor  # (N,) log-probs of the engine that sampled them
@@ -66,7 +66,7 @@ def pack_minibatch(
 
 
 def by_prompt(samples: Sequence[Sample]) -> list[Group]:
-    """Samples that share a prompt: what a pack computes once."""
+    """Samples that share a prompt."""
     groups: dict[int, Group] = {}
     for sample in samples:
         groups.setdefault(sample.prompt_hash, []).append(sample)
@@ -138,12 +138,12 @@ def pack_samples(groups: Sequence[Group], device: torch.device | str = "cpu") ->
     """Pack groups of samples that share a prompt. ValueError on an empty prompt."""
     # should two prompts ever share a `prompt_hash`, they part here
     groups = [list(same) for group in groups for _, same in groupby(group, key=lambda sample: sample.prompt_ids)]
-    samples = [sample for group in groups for sample in group]
+    samples = list(chain.from_iterable(groups))
     if empty := [group[0].key for group in groups if not group[0].prompt_ids]:
         raise ValueError(f"{empty[0]}: empty prompt")
     inputs = [group[0].prompt_ids for group in groups] + [sample.response_ids[:-1] for sample in samples]
-    owner = np.repeat(np.arange(len(groups)), [len(group) for group in groups])  # the prompt of each response
-    length = np.array([len(ids) for ids in inputs])
+    owner = np.repeat(np.arange(len(groups)), [*map(len, groups)])  # the prompt of each response
+    length = np.array([*map(len, inputs)])
     start = length.cumsum() - length
     prompts, responses = length[: len(groups)], length[len(groups) :]
     prefix, prefix_length = (np.append(np.zeros_like(prompts), x[owner]) for x in (start, prompts))

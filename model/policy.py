@@ -1,4 +1,4 @@
-"""A policy: one language model, its tokenizer and its optimizer. Agents are mapped to policies by name."""
+"""A policy: one language model, its tokenizer and its optimizer."""
 
 import copy
 from collections.abc import Iterable, Iterator
@@ -11,12 +11,12 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.utils import get_total_norm
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from distributed.shard import local, shard
 from model import lora
+from model.chat import Tokenizer, stop_ids
 from model.chat import decode as decode  # where others look for it
-from model.chat import stop_ids
 from model.fused import fuse_layers
 from model.logprobs import token_logprobs
 from model.packing import Pack
@@ -42,7 +42,7 @@ class Policy:
 
     name: str
     model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: Tokenizer
     optimizer: torch.optim.Optimizer
     mesh: DeviceMesh | None = None
     root: LogProbs = field(default=None, repr=False)  # type: ignore[assignment]
@@ -86,7 +86,6 @@ class Policy:
 
     @property
     def stop_ids(self) -> set[int]:
-        """Token ids that end a response."""
         return stop_ids(self.model, self.tokenizer)
 
     def set_lr(self, lr: float) -> None:
@@ -154,7 +153,7 @@ def checkpoint_layers(model: PreTrainedModel) -> None:
 
 
 def make_policy(
-    name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, lr: float, device: str = "cpu",
+    name: str, model: PreTrainedModel, tokenizer: Tokenizer, lr: float, device: str = "cpu",
     mesh: DeviceMesh | None = None, checkpointing: bool = False, fused: bool = False, optimizer: str = "adamw",
     root: LogProbs | None = None,
 ) -> Policy:  # fmt: skip

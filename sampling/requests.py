@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, eq=False)  # compared by identity: two requests may hold the same values
 class Request:
-    """One prompt to complete. `seed` is this request's own: candidate k of n uses seed + k."""
+    """One prompt to complete; candidate k of n uses seed + k."""
 
     agent: str
     prompt_ids: list[int]
@@ -56,7 +56,7 @@ Answers = list[tuple[Request, list[Completion]]]
 class Stream(Protocol):
     """Requests in flight."""
 
-    in_rounds: bool = False  # `collect` answers all that was submitted, so everybody should have submitted before
+    in_rounds: bool = False  # `collect` answers all that was submitted
 
     def submit(self, requests: list[Request]) -> None: ...
 
@@ -67,7 +67,7 @@ class Stream(Protocol):
 
 
 class Rounds(Stream):
-    """A plain `generate` as a stream: one call for all pending requests."""
+    """A plain `generate` as a stream."""
 
     in_rounds = True
 
@@ -147,7 +147,7 @@ def drive(
     scoring: list[Future[_Game[Result]]] = []
     while anywhere(bool(starts or turn or scoring or len(stream))):
         turn += starts.pop(0) if starts else ()
-        ready: list[_Game[Result]] = []  # whose next requests are known
+        ready = []  # whose next requests are known
         until = time.perf_counter() + SLICE
         while turn and (pool or stream.in_rounds or not asked or time.perf_counter() < until):
             if pool:

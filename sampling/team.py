@@ -5,11 +5,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from transformers import PreTrainedTokenizerBase
-
 from distributed.exchange import Exchange
 from distributed.world import RanksOf, World
-from model.chat import decode, encode
+from model.chat import Tokenizer, decode, encode
 from model.fitting import ENOUGH, free_for_packs, tokens_that_fit
 from model.policy import Policy, checkpoint_layers
 from sampling.engine import Engine
@@ -25,7 +23,7 @@ class Team:
 
     def __init__(
         self, policies: Mapping[str, Policy], policy_of: Mapping[str, str], engines: Mapping[str, Engine],
-        tokenizers: Mapping[str, PreTrainedTokenizerBase] | None = None, world: World | None = None,
+        tokenizers: Mapping[str, Tokenizer] | None = None, world: World | None = None,
         ranks_of: RanksOf | None = None, frozen: Sequence[str] = (),
     ):  # fmt: skip
         self.policies, self.policy_of, self.engines = dict(policies), dict(policy_of), dict(engines)

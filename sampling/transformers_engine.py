@@ -65,7 +65,7 @@ class TransformersEngine(Engine):
         return replies
 
     def _batches(self, wanted: dict[Prompt, list[Answer]]) -> Iterator[Batch]:
-        """Prompts of similar length with their answers, at most `cache_tokens` tokens at a time."""
+        """Prompts of similar length with their answers."""
         batch: Batch = []
         used = 0
         for prompt in sorted(wanted, key=len):
@@ -81,7 +81,7 @@ class TransformersEngine(Engine):
             yield batch
 
     def _sample(self, batch: Batch, temperature: float, top_p: float) -> list[Completion]:
-        """One completion for every answer, in order. Answers that have begun alike are one branch, computed once."""
+        """One completion for every answer, in order."""
         device = self.policy.device
         logits, lengths, cache = self._read([prompt for prompt, _ in batch])  # (n, V), (prompts,)
         prompt = torch.arange(len(batch), device=device)  # (n,) of each branch: at first one for each
@@ -129,7 +129,7 @@ class TransformersEngine(Engine):
 
 
 class Cache:
-    """Keys and values of every layer: of each prompt once, and of each branch, the same beginning of some answers."""
+    """Keys and values of every layer: of each prompt once, and of each branch."""
 
     def __init__(self, padding: Tensor):
         self.padding = padding  # (B, P) True after the end of a prompt

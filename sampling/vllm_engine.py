@@ -62,12 +62,12 @@ class VllmEngine(Engine):
 
     @torch.no_grad()
     def load(self, weights: Weights) -> None:
-        """Replace the weights, wake up if asleep, forget what was cached with the old weights.
+        """Replace the weights, wake up if asleep, forget what was cached with the old ones.
 
         ValueError unless all are given and all of vLLM's written, RuntimeError while requests are in flight.
         """
         if self.llm.llm_engine.has_unfinished_requests():
-            raise RuntimeError("load: requests are in flight and would meet two different weights")
+            raise RuntimeError("load: requests in flight would meet two different weights")
         if self.asleep:
             torch.cuda.empty_cache()  # torch keeps what the update no longer needs
             self.llm.wake_up(tags=["weights"])
@@ -86,7 +86,6 @@ class VllmEngine(Engine):
             raise RuntimeError("load: vLLM did not clear its prefix cache of the old weights")
 
     def sleep(self) -> bool:
-        """Give the memory of weights and cache back until the next `load`; False unless built with `sleep=True`."""
         if self.can_sleep and not self.asleep:
             torch.cuda.synchronize()  # vLLM schedules ahead: a last step that nobody needs may still be running
             self.llm.sleep(level=2)
@@ -94,15 +93,13 @@ class VllmEngine(Engine):
         return self.asleep
 
     def stream(self, n: int, temperature: float = 1.0, top_p: float = 1.0) -> VllmStream:
-        """Takes requests while others run. RuntimeError while another stream of this engine is unfinished."""
+        """Takes requests while others run. RuntimeError while asleep, or another one is unfinished."""
         if self.asleep or self.llm.llm_engine.has_unfinished_requests():
             raise RuntimeError("stream: load weights first" if self.asleep else "stream: another one is unfinished")
         return VllmStream(self, n, temperature, top_p)
 
 
 class VllmStream(Stream):
-    """Requests on their way through vLLM."""
-
     def __init__(self, engine: VllmEngine, n: int, temperature: float, top_p: float):
         self.engine, self.n, self.temperature, self.top_p = engine, n, temperature, top_p
         self.waiting: dict[str, Request] = {}
