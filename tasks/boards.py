@@ -21,7 +21,7 @@ MAX_MOVES = 200  # moves of a plan that are read
 def parse_answer(text: str) -> list | None:
     """The list after the last `####` marker, None when there is no marker or no readable list behind it.
 
-    Nothing is evaluated: bare words are quoted, then it is JSON. Text after the list is ignored.
+    Bare words are quoted, then it is JSON. Text after the list is ignored.
 
     >>> parse_answer("so I go right\\n#### [R, 'down', D] done")
     ['R', 'down', 'D']
@@ -43,8 +43,7 @@ def _depth(answer: Any) -> int:
 
 
 def _written(answer: list) -> str:
-    """An answer as the next agent reads it, without quotes."""
-    return str(answer[:MAX_MOVES]).replace("'", "")
+    return str(answer[:MAX_MOVES]).replace("'", "")  # as the next agent reads it
 
 
 WORKFLOWS = {"mas": ("tool_user", "planner"), "single": ("planner",), "tool": ("tool_user",)}
@@ -71,13 +70,13 @@ def check(name: str, value: Any, choices: range | tuple) -> None:
 
 
 class Board(Env):
-    """A board game for two roles, whose workflows and local rewards are the same in all of them.
+    """A board game for two roles.
 
-    workflow `mas`: a tool user proposes an answer, then the planner sees the proposal and decides.
+    workflow `mas`: the tool user proposes an answer, the planner sees it and decides.
     workflow `single`: the planner alone. With `calls=2` it answers twice a turn, and sees its draft when it decides.
     workflow `tool`: the tool user alone.
-    tool `python`: a proposal is a fenced program, whose author has the board as Python to copy. The answer line that it
-    prints is proposed (a list in its last line is enough). Both roles see the program and its output or error.
+    tool `python`: a proposal is a fenced program, whose author sees the board as Python. The answer line that it prints
+    is proposed (a list in its last line is enough). Both roles see the program and its output or error.
 
     Local rewards: .1 format + .1 legal (planner) or executes (tool user) + .8 * share. Roles and weights are the
     paper's (appendix A.1). The shares are ours: they never pay for an empty plan, a bump, or a push on and off again.
@@ -122,12 +121,11 @@ class Board(Env):
         """Set the state to the start of the level; subclasses extend it."""
         self.done = self.solved = False
         self.note, self.best, self.way = "This is the first turn.", 0.0, ()  # `best`: highest potential so far
-        self.proposal = "none"  # of this turn, as the planner sees it
-        self.program = ""  # of this turn, with its result, as the planner sees them
-        self.result = ""  # of the last program, as its author sees it
+        self.proposal, self.program = "none", ""  # of this turn, as the planner sees them
+        self.result = ""  # the last program and its result, as the author sees them
 
     def reset(self, seed: int) -> Any:
-        """Make the level of this seed and start it. A level that was given as text stays itself."""
+        """Start the level of this seed, or the one that was given as text."""
         rng = np.random.default_rng(seed)
         if self.tries and not any(self._generate(rng) for _ in range(self.tries)):
             raise ValueError(f"no level found in {self.tries} tries: choose a larger board, or fewer blocks or boxes")
@@ -156,9 +154,10 @@ class Board(Env):
         role, decides, programs = self._part(agent)
         if self.done:
             return Reward(0.0, 0.0, {"format": 0.0})
-        code = extract_code(text) if programs else None
-        answer, told = _run_program(code) if programs else (parse_answer(text), "")
+        read: Any = extract_code(text) if programs else parse_answer(text)
+        answer = read
         if programs:
+            answer, told = _run_program(read)
             author = "The tool user's" if role == "tool_user" else "Your"
             self.program, self.result = f"{author} program:\n{told}", f"Your last program:\n{told}"
         twin = self if decides else self.copy()
@@ -168,7 +167,7 @@ class Board(Env):
         if decides:
             self.program = ""
             self.note = "Your last answer had no readable answer line." if answer is None else note
-        readable = float((code if programs else answer) is not None)
+        readable = float(read is not None)
         works = float(answer is not None and (programs or legal))
         second = "executes" if programs or role == "tool_user" else "legal"
         return Reward(team, 0.1 * readable + 0.1 * works + 0.8 * share, {"format": readable, second: works})
@@ -180,7 +179,7 @@ class Board(Env):
 
 
 def _run_program(code: str | None) -> tuple[list | None, str]:
-    """The answer line that a program printed, or else the list in its last lines, and what is told. InfraError."""
+    """The answer that a program printed, and what is told. InfraError."""
     if code is None:
         return None, "There was none: no fenced python block that can be read."
     result = sandbox.run_program(code, timeout=TOOL_SECONDS)
@@ -198,7 +197,7 @@ def _run_program(code: str | None) -> tuple[list | None, str]:
 
 Cell = tuple[int, int]  # (row, column), origin top left
 MOVES: dict[str, Cell] = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
-SPELLINGS = {name: name[0].upper() for name in ("u", "d", "l", "r", "up", "down", "left", "right")}
+SPELLINGS = {name: name[0].upper() for name in (*"udlr", "up", "down", "left", "right")}
 SIZES = range(1, 1001)  # rows or columns of a board
 
 
@@ -222,7 +221,7 @@ def distances(starts: Iterable, neighbours: Callable[[Any], Iterable], most: flo
 
 
 def with_arrows(picture: Sequence[str], way: Sequence[Cell]) -> str:
-    """A board with the way of an answer: ^ v < > in the free cells that it enters.
+    """A board with the way of an answer in its free cells.
 
     >>> print(with_arrows(["P.#", "..G"], [(0, 0), (0, 1), (1, 1), (1, 2)]))
     P > #
@@ -237,7 +236,7 @@ def with_arrows(picture: Sequence[str], way: Sequence[Cell]) -> str:
 
 
 class Walk(Board):
-    """A board on which an answer is a list of moves. "U", "up", "Up" are one; what is no move is an impossible one."""
+    """A board whose answers are lists of moves. "U", "up", "Up" are one; what is no move counts as impossible."""
 
     ANSWER, PRINT = "#### [moves], for example #### [U, R, R]", "print('####', moves)"
     TITLE = TASK = HINT = ""  # parts of the rules
@@ -260,7 +259,7 @@ class Walk(Board):
         )
 
     def _walk(self, answer: list) -> tuple[bool, str]:
-        """Carry out a plan: was every move possible and within the limit, and the feedback."""
+        """Carry out a plan: is it legal, and the feedback."""
         moves, bumps, self.way = answer[:MAX_MOVES], 0, (self.position,)
         for word in moves[: self.max_moves]:
             if move := SPELLINGS.get(str(word).strip().lower()):

@@ -20,7 +20,7 @@ sys.set_int_max_str_digits(100_000)
 
 
 def read_json(text: str) -> Any:
-    """json.loads, with a ValueError also for a repeated key, half a surrogate pair, and deep nesting."""
+    """json.loads, with a ValueError also for a repeated key, half a surrogate pair or deep nesting."""
     try:
         value = json.loads(text, object_pairs_hook=_object)
         if re.search(r"\\u[dD][89a-fA-F]", text):
@@ -39,7 +39,7 @@ def _object(pairs: list[tuple[str, Any]]) -> Row:
 def read_rows(source: str, config: str | None = None) -> list[Row]:
     """All rows of a data set, in its order. Hub ids have a configuration, and may name a split: "openai/gsm8k:test".
 
-    FileNotFoundError; ValueError when it is malformed, empty, or no source at all; ImportError without `datasets`.
+    FileNotFoundError; ValueError when it is malformed, empty or no source; ImportError without `datasets`.
     """
     path = Path(source)
     if path.suffix == ".jsonl":
@@ -78,7 +78,7 @@ def _read(text: bytes, place: str) -> Any:
 
 
 def hub(source: str) -> Any:
-    """The optional package `datasets`, or an ImportError that says how to get it."""
+    """The optional package `datasets`, or an ImportError."""
     try:
         import datasets
     except ImportError:
@@ -89,17 +89,17 @@ def hub(source: str) -> Any:
 def fixed_order(count: int) -> tuple[int, ...]:
     """A permutation of range(count), so that files that are sorted by topic come mixed."""
     order = list(range(count))
-    random.Random(0).shuffle(order)  # its own generator: the global one stays untouched
+    random.Random(0).shuffle(order)
     return tuple(order)
 
 
 def normalize_question(text: str) -> str:
-    """Text by which two questions count as the same: Unicode forms, case and white space do not matter."""
+    """The same for questions that differ in Unicode forms, case or white space only."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def check_disjoint(training: Iterable[str], held_out: Iterable[str]) -> None:
-    """ValueError, with the question, when one of training is held out too."""
+    """ValueError for a question of training that is held out too."""
     known = set(map(normalize_question, training))
     for question in held_out:
         if normalize_question(question) in known:

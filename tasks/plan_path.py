@@ -18,8 +18,8 @@ class PlanPath(Walk):
 
     Options: `rows`, `cols` (cells), `blocks` (share of blocked cells), `max_moves` (a turn), `view`: "grid" draws the
     board, "cells" names the blocked cells by their offset from the player (short, for models trained from scratch),
-    `planner_sees`: "board", or "near": its cell, which of its four neighbours are free, and the proposal; only the tool
-    user sees the board and the goal. `calls`: see `Board`.
+    `planner_sees`: "board", or "near": its cell, which neighbours are free, and the proposal; only the tool user sees
+    the board and the goal. `calls`: see `Board`.
     Levels: random blocks, start and goal connected and at least (rows + cols) // 4 steps apart.
     """
 
@@ -43,7 +43,7 @@ class PlanPath(Walk):
 
     @classmethod
     def from_text(cls, text: str, **options: Any) -> "PlanPath":
-        """A level as text: S start, G goal, # block, . free. ValueError when it is malformed or cannot be solved."""
+        """A level as text: S start, G goal, # block, . free. ValueError if it is malformed or has no solution."""
         grid = [line.strip() for line in text.strip().splitlines()]
         cells = {(r, c): char for r, line in enumerate(grid) for c, char in enumerate(line)}
         starts, goals = ([cell for cell in cells if cells[cell] == kind] for kind in "SG")
@@ -66,7 +66,7 @@ class PlanPath(Walk):
 
     def _set_level(self, free: list[Cell], start: Cell, goal: Cell) -> None:
         self.free, self.start, self.goal = frozenset(free), start, goal
-        # cells from which the goal cannot be reached are missing
+        # only of cells from which the goal can be reached
         self.distance = distances([goal], lambda cell: self.free & {beside(cell, move) for move in MOVES})
 
     def _load(self) -> None:
@@ -75,7 +75,7 @@ class PlanPath(Walk):
 
     @property
     def progress(self) -> float:
-        """Net share of the way covered: 0 when what remains is as long as at the start, or longer."""
+        """Net share of the way covered, at least 0."""
         return max(0.0, 1 - self.distance[self.position] / self.distance[self.start])
 
     def _move(self, move: str) -> None:
@@ -93,9 +93,10 @@ class PlanPath(Walk):
         return team, legal, gain / max(len(answer), min(self.max_moves, before)), note
 
     def _noisy_move(self, rng: np.random.Generator, good: float) -> str:
-        random = str(rng.choice(list(MOVES)))
-        better = min(MOVES, key=lambda move: self.distance.get(beside(self.position, move), inf))
-        return better if rng.random() < good and not self.done else random
+        move = str(rng.choice(list(MOVES)))
+        if rng.random() < good and not self.done:
+            move = min(MOVES, key=lambda move: self.distance.get(beside(self.position, move), inf))
+        return move
 
     def _describe(self, role: str) -> str:
         (r, c), (row, column) = self.position, self.goal

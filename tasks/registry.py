@@ -18,7 +18,7 @@ TASKS = {  # task: "module:class", imported when it is asked for
 
 
 def task_class(task: str) -> type:
-    """The class of a task (see `make_env`). ValueError when there is none, or when its file cannot be run."""
+    """The class of a task (see `make_env`). ValueError if there is none, or its file cannot be run."""
     where, colon, name = TASKS.get(task, task).rpartition(":")
     if not colon:
         raise ValueError(f"unknown task {task!r}: choose one of {', '.join(TASKS)}, or file.py:Class of your own")
@@ -35,13 +35,13 @@ def task_class(task: str) -> type:
 
 
 def located(task: str) -> str:
-    """The task under a name that holds in every folder: the whole path of a file."""
+    """The task under a name that holds in every folder."""
     where, _, name = task.rpartition(":")
     return f"{Path(where).resolve()}:{name}" if where.endswith(".py") else task
 
 
 def in_one_line(error: BaseException) -> str:
-    """The type and the text of an exception, and the last line of Python that it went through."""
+    """Type and text of an exception, and the line that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].name}, line {frames[-1].lineno} of {Path(frames[-1].filename).name})" if frames else ""
     return " ".join(f"{type(error).__name__}: {error}{place}".split())

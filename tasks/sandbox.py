@@ -2,14 +2,14 @@
 
     run_program("print(int(input()) + 1)", stdin="7").stdout == "8\\n"
 
-A call starts one *supervisor* (`sandbox_supervisor.py`), a small Python process in a bubblewrap sandbox, which forks
-the program. There they see Python's own files and libraries, read-only, and a private /tmp; no network, no /proc, no
-environment. A seccomp filter (`seccomp.py`) allows the program threads, but no processes and no sockets. So its memory
-limit holds for all of it, and nothing is left when it ends.
+A call starts a *supervisor* (`sandbox_supervisor.py`), a small Python process in a bubblewrap sandbox, which forks the
+program. They see Python's own files and libraries, read-only, and a private /tmp; no network, no /proc, no environment.
+A seccomp filter (`seccomp.py`) allows threads, but no processes and no sockets. So the memory limit holds for all of
+the program, and nothing is left when it ends.
 
-Where bubblewrap cannot run, programs do not run (ValueError), unless `set_mode("rlimit")` says so. A program then is
-an ordinary process with resource limits, a process group and a temporary folder, and that is NO SECURITY BOUNDARY: it
-can read and change what its user can, use the network, leave processes behind and end this one.
+Where bubblewrap cannot run, programs do not run (ValueError), unless `set_mode("rlimit")` says so: then as ordinary
+processes with resource limits, a process group and a temporary folder. That is NO SECURITY BOUNDARY: they can read and
+change what their user can, use the network, leave processes behind and end this one.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 from tasks.seccomp import seccomp_filter
 
-TIMEOUT = 10.0  # seconds of wall time, unless the caller says otherwise
+TIMEOUT = 10.0  # seconds of wall time
 MEMORY = 1 << 30  # bytes of address space
 THREADS = 32  # at a time, of a namespace from Linux 5.14 on, of a user before; those of root are not counted
 OUTPUT = 1 << 20  # bytes of stdout, and of stderr; a program that writes more is stopped
@@ -55,7 +55,7 @@ class Result(NamedTuple):
     """What a program did, and what it had printed by then.
 
     status: "ok" (exit code 0), "error" (exception, other exit code, signal), "timeout", "memory", "output" (more than
-    `OUTPUT` bytes) or "infra" (the sandbox failed, `stderr` says why: nothing about the program).
+    `OUTPUT` bytes) or "infra" (the sandbox failed, `stderr` says why).
     """
 
     status: str
@@ -66,8 +66,7 @@ class Result(NamedTuple):
 def run_program(code: str, stdin: str = "", timeout: float = TIMEOUT) -> Result:
     """Run a Python program as `__main__`; `timeout` is seconds of wall time. Safe to call from threads.
 
-    Never raises for what a program does; ValueError where no program can run (see `use_bubblewrap`). After the call no
-    process, zombie, file or descriptor of it is left.
+    ValueError where no program can run (see `use_bubblewrap`). No process, zombie, file or descriptor of it is left.
     """
     return run_many(code, [stdin], timeout)[0]
 
@@ -75,9 +74,9 @@ def run_program(code: str, stdin: str = "", timeout: float = TIMEOUT) -> Result:
 def run_many(
     code: str, stdins: Sequence[str], timeout: float = TIMEOUT, end: float = math.inf, bubblewrap: bool | None = None
 ) -> list[Result]:
-    """Results for the first inputs, at least one, for a fork each; no run has time after `end`, of time.monotonic().
+    """Results for the first inputs, at least one; no run has time after `end`, of time.monotonic().
 
-    No run sees another: a run that took all of its time, or left a trace in its folder, even a time stamp, is the last.
+    No run sees another: one that took all of its time, or left a trace in its folder, even a time stamp, is the last.
     """
     bubblewrap = use_bubblewrap() if bubblewrap is None else bubblewrap
     limits = LIMITS | {"CPU": math.ceil(timeout) + 1} | ({"NPROC": THREADS} if bubblewrap else {})
@@ -105,8 +104,7 @@ def run_many(
         while True:
             status, *texts = marshal.load(stream)  # from our supervisor: programs cannot write here
             results.append(Result(status, *(text.decode("utf-8", "replace") for text in texts)))
-    # Without any, the program got at its supervisor.
-    return results or [Result("error", "", "the sandbox was stopped")]
+    return results or [Result("error", "", "the sandbox was stopped")]  # the program got at its supervisor
 
 
 _mode = "auto"
@@ -121,7 +119,7 @@ def set_mode(mode: str) -> None:
 
 
 def use_bubblewrap() -> bool:
-    """Do programs run in bubblewrap, or, with a warning, under resource limits? ValueError where they cannot run."""
+    """True: in bubblewrap; False, with a warning: under resource limits. ValueError where programs cannot run."""
     if _mode == "rlimit":
         warnings.warn(
             "programs run WITHOUT A SECURITY BOUNDARY, only under resource limits (--sandbox rlimit): they can read "
@@ -142,14 +140,14 @@ def use_bubblewrap() -> bool:
 def _bubblewrap_problem() -> str:
     """Why bubblewrap cannot be used, "" when it can. Tried once: installed does not mean allowed."""
     (result,) = run_many("import threading; threading.Thread(target=print).start()", [""], bubblewrap=True)
-    works = result == ("ok", "\n", "")
-    return "" if works else f"bubblewrap does not work on this system ({result.stderr.strip()[-500:]})"
+    if result == ("ok", "\n", ""):
+        return ""
+    return f"bubblewrap does not work on this system ({result.stderr.strip()[-500:]})"
 
 
 @lru_cache
 def _bubblewrap() -> tuple[str, ...]:
-    """The command that starts everything inside. Visible are Python, its standard library, and the folders of the
-    shared libraries that the loader finds for them."""
+    """The command that puts the supervisor inside, with Python, its library and the shared ones that they load."""
     library = os.path.realpath(sysconfig.get_path("stdlib"))
     extensions = map(str, Path(library, "lib-dynload").glob("*.so"))
     trace = {"LD_TRACE_LOADED_OBJECTS": "1", "LD_PRELOAD": ":".join(extensions)}  # the loader lists, and runs nothing
@@ -157,11 +155,11 @@ def _bubblewrap() -> tuple[str, ...]:
     found = [PYTHON, library, "/etc/ld.so.cache"]
     for path in re.findall(r"(/.+) \(0x", listing):
         folder = os.path.dirname(path)
-        # Not a folder that holds the standard library too, as /usr/lib may: it holds more.
+        # not a folder with the standard library, as /usr/lib may be: it holds more
         found.append(path if library.startswith(os.path.realpath(folder) + "/") else folder)
-    separate = "--unshare-user --unshare-pid --unshare-net --unshare-ipc --unshare-uts --unshare-cgroup-try"
-    args = ["bwrap", *separate.split(), "--cap-drop", "ALL", "--die-with-parent", "--new-session", "--as-pid-1"]
-    args += ["--size", str(FILES), "--tmpfs", "/tmp", "--chdir", "/tmp"]
+    command = "bwrap --unshare-user --unshare-pid --unshare-net --unshare-ipc --unshare-uts --unshare-cgroup-try "
+    command += f"--cap-drop ALL --die-with-parent --new-session --as-pid-1 --size {FILES} --tmpfs /tmp --chdir /tmp"
+    args = command.split()
     for path in dict.fromkeys(found):
         args += ["--ro-bind-try", path, path]
         for packages in Path(path).glob("*-packages"):  # which may hold the answers

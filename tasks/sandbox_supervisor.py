@@ -1,8 +1,7 @@
-"""The half of the sandbox that runs inside it, in a fresh Python process that `sandbox.py` starts.
+"""The half of the sandbox that runs inside it, in a process that `sandbox.py` starts.
 
 It serves the requests in its input: fork, watch, end what is still there, reply. It imports little, because starting
-Python is most of what a sandbox costs, and it never executes a line of the program itself: `supervise` returns in
-forked children only, with the program to become.
+Python is most of what a sandbox costs. `supervise` returns in forked children only, with the program to become.
 """
 
 import _ctypes
@@ -14,7 +13,7 @@ import select
 import sys
 import time
 
-SIGKILL, SIGALRM, SIGXCPU = 9, 14, 24  # numbers: the module `signal` would double the start-up time of a sandbox
+SIGKILL, SIGALRM, SIGXCPU = 9, 14, 24  # the module `signal` would double the start-up time of a sandbox
 HERE = os.open(".", os.O_RDONLY)  # programs can close the way to its name
 INODES = 20_000  # files, folders and links in /tmp: a kilobyte of the kernel for each, which no limit counts
 
@@ -43,7 +42,7 @@ def supervise():
 
 
 def enter(streams, limits, lock):
-    """Turn this fresh fork into the program's process: its limits, streams and, if there is one, seccomp filter."""
+    """Turn this fork into the program's process: limits, streams and, if there is one, seccomp filter."""
     os.setsid()
     for name, value in limits.items():
         kind = getattr(resource, f"RLIMIT_{name}")
@@ -65,10 +64,10 @@ def enter(streams, limits, lock):
 
 
 def watch(child, streams, deadline, output):
-    """Wait until the program ends or has to be ended: status, stdout, stderr."""
+    """Wait for the end of the program, or end it: status, stdout, stderr."""
     (_, out, err), reason, ended = streams, "", 0
     caller = select.poll()
-    caller.register(1, 0)  # reports only that nobody reads the replies any more
+    caller.register(1, 0)  # reports only that nobody reads any more
     while not ended and not reason:
         if caller.poll(1):
             os.kill(child, SIGKILL)
@@ -104,7 +103,7 @@ if __name__ == "__main__":
     stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
     sys.stdin = sys.__stdin__ = stdin  # type: ignore[misc]
     sys.argv, sys.modules["__main__"] = ["program.py"], type(sys)("__main__")
-    # What the program raises is shown without our two frames.
+    # errors are shown without our two frames
     show = sys.excepthook
     sys.excepthook = lambda kind, error, trace: show(kind, error.with_traceback(trace.tb_next.tb_next), None)  # type: ignore[union-attr]
     sys.setrecursionlimit(50_000)  # deep recursion is legitimate: as in LiveCodeBench

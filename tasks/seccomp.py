@@ -1,10 +1,9 @@
 """A seccomp filter for untrusted programs: it refuses the system calls that a computation has no use for.
 
-Refused are processes and sockets, so that a program is one process whose memory its limits count; memory that no limit
-counts (memfd, System V and message queues, keyrings, attributes of files, spliced pages); other processes (ptrace,
-process_vm_*, scheduling); namespaces and mounts; and what kernel exploits are fond of (bpf, userfaultfd, perf).
-Threads are allowed. Of the calls since Linux 5.1, which have one number on all machines, six are allowed; all others,
-those of future kernels included, look as if the kernel did not have them.
+Refused are new processes and sockets, so that limits count all memory; memory that no limit counts (memfd, System V
+and message queues, keyrings, attributes of files, spliced pages); other processes (ptrace, process_vm_*, scheduling);
+namespaces and mounts; and what kernel exploits are fond of (bpf, userfaultfd, perf). Threads are allowed. Of the calls
+since Linux 5.1, which have one number on all machines, six are allowed; the kernel seems to lack all others.
 """
 
 import os
@@ -48,8 +47,9 @@ def seccomp_filter(machine: str = os.uname().machine) -> bytes:
         block = [(LOAD, 0, 0, 16 + 8 * argument), (test, 0, 1, value)]
         block += [(RETURN, 0, 0, ALLOW if answer else REFUSE) for answer in (allowed, not allowed)]
         program += [(EQUAL, 0, len(block), numbers[column]), *block]
-    denied = [call.split()[1 + column] for call in DENIED.split(",")]
-    for number, verdict in [(number, REFUSE) for number in denied] + [(number, ALLOW) for number in ALLOWED]:
-        program += [(EQUAL, 0, 1, int(number)), (RETURN, 0, 0, verdict)] if number != "-" else []
+    verdicts = {call.split()[1 + column]: REFUSE for call in DENIED.split(",")} | dict.fromkeys(ALLOWED, ALLOW)
+    verdicts.pop("-", None)
+    for number, verdict in verdicts.items():
+        program += [(EQUAL, 0, 1, int(number)), (RETURN, 0, 0, verdict)]
     program += [(AT_LEAST, 0, 1, NEW), (RETURN, 0, 0, UNKNOWN), (RETURN, 0, 0, ALLOW)]
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)

@@ -36,10 +36,9 @@ class Sokoban(Walk):
     ):  # fmt: skip
         super().__init__(workflow, tool, calls, rows, cols, max_moves)
         check("boxes", boxes, SIZES)
-        self.num_boxes, width = boxes, cols + 2
-        self.shifts = {"U": -width, "D": width, "L": -1, "R": 1}
+        self.num_boxes, self.width = boxes, cols + 2
         # sets of cells are bit masks, with a ring around the board: one shift moves all, and nothing leaves it
-        self.cells = {(r, c): 1 << ((r + 1) * width + c + 1) for r in range(rows) for c in range(cols)}
+        self.cells = {(r, c): 1 << ((r + 1) * self.width + c + 1) for r in range(rows) for c in range(cols)}
 
     @classmethod
     def from_text(cls, text: str, **options: Any) -> "Sokoban":
@@ -76,7 +75,7 @@ class Sokoban(Walk):
 
         def pulls(here: tuple[int, int]) -> Iterator[tuple[int, int]]:
             boxes, region = here
-            for shift in self.shifts.values():
+            for shift in (-self.width, self.width, -1, 1):
                 # Undo a push: the player stands where the box was, and steps back one more cell.
                 movable = boxes & _shift(region, shift) & _shift(floor & ~boxes, 2 * shift)
                 while movable:
@@ -89,11 +88,10 @@ class Sokoban(Walk):
         self.to_go = distances(starts, pulls, MAX_POSITIONS)
 
     def _region(self, boxes: int, player: int) -> int:
-        """The cells that the player can walk to."""
-        free, region, grown = self.floor & ~boxes, 0, player
+        free, region, grown = self.floor & ~boxes, 0, player  # grows to all cells that the player can walk to
         while grown != region:
             region = grown
-            for step in (1, self.cols + 2):
+            for step in (1, self.width):
                 grown |= (grown << step | grown >> step) & free
         return region
 
@@ -114,7 +112,6 @@ class Sokoban(Walk):
 
     @property
     def progress(self) -> float:
-        """Boxes on goals / boxes."""
         return (self.boxes & self.goals).bit_count() / self.goals.bit_count()
 
     def _after(self, cell: Cell, move: str) -> tuple[int, Cell]:

@@ -17,16 +17,16 @@ class Sudoku(Board):
     """Fill the grid so that every row, column and box holds each number once.
 
     The answer becomes the grid, unless it has another shape, anything but the integers 0 (empty) to `size`, or a
-    changed clue. Cells whose number is repeated in their row, column or box are left empty. What is kept depends on the
-    rules alone, never on the solution, so that guesses which stay tell nothing.
+    changed clue. Cells whose number is repeated in their row, column or box are left empty: the rules decide, never the
+    solution, so that guesses which stay tell nothing.
 
     Team reward: 1 when solved, else 0.
     Potential, whose new highs are the share of both roles: (right - wrong cells of the answer) / blanks of the puzzle.
     So a constant or random grid is worth no more than empty cells. Legal: a cell is filled anew and none is left out.
 
     Options: `size` (4, 6 or 9), `blanks` (empty cells, half of all by default), `calls` (see `Board`).
-    Levels: a random full grid, emptied cell by cell where the number follows from the others at once (the only number
-    for its cell, or the only cell for its number), so that the solution is unique.
+    Levels: a random full grid, emptied where the number follows at once (the only number for its cell, or the only cell
+    for its number), so that the solution is unique.
     """
 
     PRINT = "print('####', rows)"
@@ -50,9 +50,7 @@ class Sudoku(Board):
     @classmethod
     def from_rows(cls, rows: Sequence[str] | Sequence[Sequence[int]], **options: Any) -> "Sudoku":
         """A puzzle from rows of numbers or of characters; 0 and `.` are empty cells. ValueError if it has no solution.
-
-        Any of several solutions solves it; the potential takes one.
-        """
+        Any of several solves it; the potential takes one."""
         grid = [list(row.replace(".", "0").replace(" ", "")) if isinstance(row, str) else list(row) for row in rows]
         size, cells = len(grid), [int(value) if str(value).isdecimal() else -1 for row in grid for value in row]
         env = cls(size=size, **options)
@@ -126,15 +124,17 @@ class Sudoku(Board):
 
 @cache
 def _units(size: int) -> list[list[list[int]]]:
-    """For every cell the other cells of its row, of its column and of its box."""
+    """For every cell the other cells of its row, column and box."""
     height, width = SUDOKU_BOXES[size]
-    names = [(("row", r), ("column", c), ("box", r // height, c // width)) for r in range(size) for c in range(size)]
-    peers = {name: [i for i, own in enumerate(names) if name in own] for own in names for name in own}
-    return [[[i for i in peers[name] if i != cell] for name in own] for cell, own in enumerate(names)]
+    names = [(r, c, (r // height, c // width)) for r in range(size) for c in range(size)]
+    return [
+        [[i for i, other in enumerate(names) if other[k] == own[k] and i != cell] for k in range(3)]
+        for cell, own in enumerate(names)
+    ]
 
 
 def _options(grid: Sequence[int], size: int, cell: int) -> list[int]:
-    """The numbers that no other cell of the row, column and box holds."""
+    """The numbers that fit into a cell."""
     taken = {grid[i] for unit in _units(size)[cell] for i in unit}
     return [value for value in range(1, size + 1) if value not in taken]
 
@@ -145,7 +145,7 @@ def _clashes(grid: Sequence[int], size: int) -> list[int]:
 
 
 def _complete(grid: Sequence[int], size: int, rng: np.random.Generator | None = None) -> tuple[int, ...]:
-    """The first way to fill the empty cells without clashes, in random order with `rng`; () if none is found."""
+    """The grid filled without clashes, in random order with `rng`; () if no way is found."""
     tries = count(1)
 
     def search(grid: tuple[int, ...]) -> tuple[int, ...]:

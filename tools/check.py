@@ -21,7 +21,7 @@ from tasks.levels import HELD_OUT_SEEDS, list_options, parse_pairs
 from tasks.registry import in_one_line
 
 SEEDS = (0, 1, HELD_OUT_SEEDS + 2)  # that are played; those of evaluations have 42 bits
-TURNS, LAST = 4, 40  # turns with all kinds of answers, and until a level should have ended
+TURNS, LAST = 4, 40  # turns with all kinds of texts, and all turns
 SECONDS = 15.0  # for all of it
 SLOW = 0.1  # seconds of a step
 ROLES = ("system", "user", "assistant")  # what chat templates know
@@ -30,7 +30,7 @@ TEXTS += ("1 2 3 4 5 6 7 8 9", "99999999999999999999", "nan", "inf", "²", "{}",
 
 
 def check(env: Env, task: str) -> None:
-    """ValueError with the first mistake of an environment of `make_env(task)`. Training on it begins so."""
+    """ValueError with the first mistake of an environment of `make_env(task)`. Training begins so."""
     deadline = time.monotonic() + SECONDS
     try:
         assert env.reset(seed=0) is env, "reset must return the environment itself"
@@ -49,7 +49,7 @@ def check(env: Env, task: str) -> None:
 
 
 def view(env: Env) -> Any:
-    """What can be seen of an environment, copied: `observe` may return a list that lives on."""
+    """What can be seen, copied: `observe` may return a list that lives on."""
     return copy.deepcopy([env.observe(agent) for agent in env.agents]), env.done, env.solved
 
 
@@ -58,7 +58,7 @@ def levels(env: Env) -> list:
 
 
 def check_levels(env: Env, task: str) -> None:
-    """The seed alone determines the level, also in a process where texts have other hashes, and sets other orders."""
+    """The seed alone determines the level, also where texts have other hashes, and sets other orders."""
     state = str((random.getstate(), np.random.get_state()))
     ours, used = levels(env), env.copy().reset(seed=1)
     untouched = state == str((random.getstate(), np.random.get_state()))
@@ -77,7 +77,6 @@ def check_levels(env: Env, task: str) -> None:
 
 
 def check_play(env: Env, seed: int, deadline: float) -> None:
-    """A few turns with all kinds of texts, each tried on copies, as in training."""
     rng = np.random.default_rng(seed)
     pickle.loads(pickle.dumps(env))
     for agent in env.agents:
@@ -104,7 +103,6 @@ def check_play(env: Env, seed: int, deadline: float) -> None:
 
 
 def act(env: Env, agent: str, text: str) -> Reward:
-    """One step, whose rewards are numbers from 0 to 1."""
     reward = env.step(agent, text)
     assert isinstance(reward, Reward), f"step must return envs.Reward(team, local), not {type(reward).__name__}"
     for name, value in (("team", reward.team), ("local", reward.local), *reward.info.items()):
@@ -114,11 +112,11 @@ def act(env: Env, agent: str, text: str) -> Reward:
 
 
 def check_candidate(env: Env, agent: str, text: str) -> None:
-    """One answer, tried on two twins: both get the same, and the original does not notice."""
+    """Two twins get the same for one answer, and the original does not notice."""
     before, one, two = view(env), env.copy(), env.copy()
     twin = type(one) is type(env) and one is not env and view(one) == before
     assert twin, "copy must return an independent twin in the same state"
-    view(two)  # once more than the other: to look changes nothing
+    view(two)  # to look changes nothing
     start = time.perf_counter()
     reward, repeated = act(one, agent, text), act(two, agent, text)
     slow = (time.perf_counter() - start) / 2 > SLOW and not env.slow_scoring

@@ -1,7 +1,6 @@
 """Rows of HumanEval, MBPP and MBPP+, whose tests are code, become rows of the plain format, whose tests are data.
 
-The test code of a row runs once, in the sandbox, behind the row's reference solution (see `record`); its calls become
-exact tests.
+The code runs once, in the sandbox, behind the reference solution (see `record`); its calls become exact tests.
 """
 
 import ast
@@ -23,8 +22,8 @@ from tasks.code_values import from_data, to_data
 from tasks.data import Row
 
 SLOW, TOGETHER = 0.1, 0.5  # seconds that the reference may take for a test, and for all tests of a problem
-# MBPP+ problems with more right answers than a list can hold (evalplus/eval/__init__.py); and those where any order is
-# right, which their assertions do not say.
+# MBPP+ problems with more right answers than a list can hold (evalplus/eval/__init__.py), and those where any order is
+# right, which no assertion says
 OPEN = ("are_equivalent", "sum_div", "surface_Area")
 ANY_ORDER = ("find_dissimilar", "Diff", "intersection_array", "larg_nnum", "extract_singly", "common_in_nested_lists")
 
@@ -41,8 +40,9 @@ def exact(test: Row) -> Row:
     """A test as JSON that loses nothing."""
     if "fn_name" not in test:
         return test
-    values = {name: to_data(test[name]) for name in test.keys() & {"args", "expected", "accept"}}
-    return {**{name: value for name, value in test.items() if name != "given"}, **values, "exact": True}
+    data = ("args", "expected", "accept")
+    values = {key: to_data(value) if key in data else value for key, value in test.items() if key != "given"}
+    return values | {"exact": True}
 
 
 def record(name, checks, inputs):
@@ -78,7 +78,7 @@ def record(name, checks, inputs):
         if len(calls) < GOLDEN_TESTS and used < TOGETHER:
             try:
                 recorded(*map(like, args, shape), *args[len(shape) :])  # type: ignore[arg-type]
-            except Exception:  # the data set holds inputs that its reference rejects: no test
+            except Exception:  # an input that the reference rejects is no test
                 continue
     return json.dumps(calls[:GOLDEN_TESTS])
 
@@ -112,10 +112,10 @@ def convert(
     question: str, name: str, code: str, checks: Sequence[str], shown: int = 0, setup: str = "",
     inputs: Sequence[list] = (), given: str = "", atol: float = 0.0,
 ) -> Row:  # fmt: skip
-    """A row whose tests are the calls of the function `name` with these `inputs` or that `checks` make (with the names
-    of `setup`). The first `shown` checks stand in the question. atol: the row's own tolerance of floats.
+    """A row whose tests are the calls of `name` with these `inputs` or that `checks` make (with the names of `setup`).
+    The first `shown` checks stand in the question. atol: the row's own tolerance of floats.
 
-    ValueError when more answers are right than a test can list, or the reference solution `code` fails its own tests.
+    ValueError when more answers are right than a test can list, or the reference solution `code` fails its tests.
     """
     if name in OPEN:
         raise ValueError("more answers are right than a test can list")

@@ -3,9 +3,8 @@
     python -m tools.fetch NAME|all --output data/                          the sets of the paper's experiments
     python -m tools.fetch humaneval|mbpp|mbppplus --from FILE --to FILE    a local file whose tests are code, converted
 
-The first needs the package `datasets`; its sources and splits are those of the authors' scripts (docs/reproduce.md).
-A row is written only if it loads as a problem, and in a training set only if no evaluation set of its kind has the
-question. What is left out is counted, or named by the second.
+The first needs the package `datasets`; sources and splits are those of the authors' scripts (docs/reproduce.md). A row
+is written if it loads as a problem, and in a training set if no evaluation set of its kind has the question.
 """
 
 import argparse
@@ -55,7 +54,7 @@ SETS = ("polaris", "aime24", "aime25", "olympiadbench", "apps", "code_contests",
 
 
 def usable(source: Source, taken: set[str], counts: Counter[str]) -> Iterator[Row]:
-    """The rows that load and whose question is not `taken`. All are counted, by what was wrong."""
+    """The rows that load and are not `taken`. All are counted, by what was wrong."""
     load_dataset = hub(source.path).load_dataset
     if source.split.endswith(".jsonl"):
         files = {"rows": f"hf://datasets/{source.path}/{source.split}"}
@@ -79,12 +78,12 @@ def usable(source: Source, taken: set[str], counts: Counter[str]) -> Iterator[Ro
 
 
 def question_of(row: Row) -> str:
-    """The normalised question of a row that was written. ValueError if it is no problem of mathematics."""
+    """The normalised question of a row to write. ValueError if it is no problem."""
     return normalize_question(row["question"] if "tests" in row else math_env.read_problem(row).question)
 
 
 def write(file: str, folder: Path) -> None:
-    """Write one file of `FILES`; before a training set, the evaluation sets of its kind that are missing."""
+    """Write one of `FILES`; before a training set, missing evaluation sets of its kind."""
     source = FILES[file]
     taken: set[str] = set()
     for other, evaluation in FILES.items():
@@ -98,7 +97,7 @@ def write(file: str, folder: Path) -> None:
 
 
 def save(path: Path, rows: Iterable[Row]) -> None:
-    """Write the rows, whole or not at all. ValueError when there are none."""
+    """Write all rows or nothing. ValueError when there are none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         with open(part := Path(folder, path.name), "w", encoding="utf-8") as file:

@@ -2,7 +2,7 @@
 
 
 def get_requires_for_build_wheel(config_settings: object = None) -> list[str]:
-    """Asked first by pip (PEP 517). Always ends with one line that says what to do instead."""
+    """Asked first by pip (PEP 517)."""
     raise SystemExit("not a package: run it from a checkout, after `pip install -r requirements.txt` (README.md)")
 
 

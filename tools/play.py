@@ -25,7 +25,7 @@ ASKED = itertools.count(1)  # questions to the team, each with a seed of its own
 
 
 def read_answer() -> str:
-    """One answer from standard input, "" at its end: up to an answer line, a closing fence or an empty line."""
+    """One answer: up to an answer line, a closing fence or an empty line. "" at the end of the input."""
     text = ""
     for line in sys.stdin:
         text += line
@@ -51,7 +51,7 @@ def best_of(env: Env, agent: str, texts: Sequence[str]) -> str:
 
 
 def ask(team: Any, agent: str, messages: list[Message], k: int) -> list[str]:
-    """k sampled answers of a `sampling.team.Team`; 0: the greedy one."""
+    """k sampled answers of a `Team`; 0: the greedy one."""
     request = Request(agent, team.encode(agent, messages), request_seed([0], 0, next(ASKED), 0, max(k, 1)))
     (replies,) = team.sampler(1.0 if k else 0.0)([request], max(k, 1))
     if not replies:
@@ -60,7 +60,6 @@ def ask(team: Any, agent: str, messages: list[Message], k: int) -> list[str]:
 
 
 def play(env: Env, team: Any, mine: Collection[str], candidates: int, turns: int) -> None:
-    """One game on the console."""
     for turn in itertools.takewhile(lambda _: not env.done, range(turns)):
         say(f"\nturn {turn + 1}\n{env.render()}".rstrip())
         for agents in env.stages:
