@@ -48,7 +48,7 @@ class Options(Config):
 
 
 def load_team(argv: Sequence[str]) -> tuple[str, Options, Levels, Team]:
-    """The team of a command line. All ranks call it. The name is that of the checkpoint or of what plays."""
+    """The team of a command line, named by its checkpoint or by what plays. All ranks call it."""
     given = read(Options, argv, Options())
     if bool(given.source) == bool(given.team) or given.model != Config().model:
         raise ValueError("give a RUN or a model, or --team POLICY=NAME ... (and no --model)")

@@ -36,7 +36,7 @@ COMMON = "--device cpu --trees 0 --keep 1 --report-every 10 --save-every 10"
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be run: rows by heading, `words` for train.py in all runs."""
+    """Rows by heading, and `words` for train.py in all runs."""
 
     folder: Path
     seeds: Sequence[int]
@@ -47,7 +47,7 @@ class Plan:
 
     @property
     def runs(self) -> dict[Path, list[str]]:
-        """The folder of every training with every seed, and its options of train.py."""
+        """The folders of all trainings, and their options of train.py."""
         names = dict.fromkeys(name for rows in self.tables.values() for row in rows for name in row.trainings)
         found = {}
         for seed in self.seeds:  # whole seeds first
@@ -59,7 +59,7 @@ class Plan:
 
 
 def make_plan(own: argparse.Namespace, words: Sequence[str]) -> Plan:
-    """The rows that were asked for, without those whose roles or workflow the task does not have."""
+    """The rows that were asked for and whose roles and workflow the task has."""
     from prepare import levels_of  # takes seconds (torch), and --help should not
 
     config = parse(words)
@@ -73,7 +73,7 @@ def make_plan(own: argparse.Namespace, words: Sequence[str]) -> Plan:
     def fits(row: Method) -> bool:
         return {*row.team} <= {*team} and not any(word in " ".join(row.trainings) for word in lacks)
 
-    seeds, steps, names = ([0, 1], 20, ("methods", "roles")) if own.quick else ([0, 1, 2, 3, 4], 60, TABLES)
+    seeds, steps, names = ([0, 1], 20, ("methods", "roles")) if own.quick else (range(5), 60, TABLES)
     tables = {name: rows for name in own.tables or names if (rows := list(filter(fits, TABLES[name])))}
     return Plan(own.output_dir, own.seeds or seeds, own.steps or steps, tables, words, len(team))
 
@@ -84,7 +84,7 @@ def finished(folder: Path, options: Sequence[str]) -> bool:
 
 
 def run_trainings(runs: Mapping[Path, Sequence[str]], parallel: int) -> list[str]:
-    """Run trainings, `parallel` at a time, until all have ended or somebody interrupts. Returns what failed."""
+    """Run trainings, `parallel` at a time, until all end or somebody interrupts. Returns what failed."""
     begun: list[subprocess.Popen] = []
 
     def train(folder: Path) -> str:
@@ -121,7 +121,6 @@ def play_teams(plan: Plan) -> None:
         played = run_folder(plan.folder / "plays", row.label, seed)
         runs = {name: run_folder(plan.folder, name, seed) for name in row.trainings}
         if not learning_curve(played) and all(finished(run, plan.runs[run]) for run in runs.values()):
-            # agents are played by policies of these runs
             team = [f"{agent}={latest_checkpoint(runs[name]) / who}" for agent, (name, who) in row.team.items()]
             words = [*plan.words, *COMMON.split(), "--max-turns", str(TURNS)]
             _, config, task, loaded = load_team(["--team", *team, *words])
@@ -131,7 +130,7 @@ def play_teams(plan: Plan) -> None:
 
 
 def run(plan: Plan, parallel: int) -> list[str]:
-    """Train what is missing, play the teams of checkpoints, note where and when. Returns messages of failed runs."""
+    """Train what is missing, play the teams of checkpoints, note where and when. Returns what failed."""
     for folder, options in plan.runs.items():  # before anything starts
         note = folder / "train.args"
         if (folder / "config.json").exists() and not (note.exists() and note.read_text() == " ".join(options)):

@@ -1,7 +1,7 @@
-"""The options of a run: what they mean, what they are by default, and which cannot be combined. No torch.
+"""The options of a run, one flat dataclass: in a run folder it is `config.json`. No torch.
 
-One flat dataclass, read from the command line by tyro: the comment at a field is its line in `--help`. A run folder
-holds it as `config.json`. Each error names its option and is one line.
+tyro reads it from the command line: the comment at a field is its line in `--help`. Each error is one line and names
+its option.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ SMALL_BOARDS = {  # what the tiny model can learn in minutes
     "plan_path": ("rows=6", "cols=6", "blocks=0.12", "max_moves=8", "view=cells"),
     "sokoban": ("max_moves=8",),
 }
-# numbers are positive and at most 2**24, apart from these
+# other numbers are positive and at most 2**24
 MOST = {"seed": 2**16 - 1, "lr": 1, "lr_final": 1, "engine_memory": 0.99, "top_p": 1}
 LEAST = dict.fromkeys(("seed", "alpha", "lr_final", "lr_warmup", "warm_start", "report_every", "save_every"), 0)
 LEAST |= {"trees": 0, "envs": 0, "temperature": 0, "micro_batch_tokens": 0, "num_candidates": 2}
@@ -153,7 +153,7 @@ UNTIED = ("steps", "device", "ranks", "sandbox", "track", "save_every", "keep", 
 def parse(argv: Sequence[str] | None = None, methods: Container[tuple[str, str, str]] = ()) -> Config:
     """The options of a training. Defaults < --like RUN < command line; with --resume those of the run itself.
 
-    `methods`: what --sampling, --grouping and --reward may be. ValueError on options that do not fit.
+    `methods`: what --sampling, --grouping and --reward may be. ValueError on what does not fit.
     """
     words = sys.argv[1:] if argv is None else list(argv)
     config = read(Config, words, Config())
@@ -179,7 +179,7 @@ def parse(argv: Sequence[str] | None = None, methods: Container[tuple[str, str, 
 def read(cls: type[C], words: Sequence[str], usual: C) -> C:
     """The options on a command line, `usual` where it says nothing. ValueError in one line.
 
-    A task of one's own is code, and a run folder runs no code: the command line has to name it.
+    A run folder runs no code: the command line has to name a task of one's own.
     """
     own, box = usual.task not in TASKS, io.StringIO()
     default = replace(usual, task="") if own else usual
@@ -220,7 +220,7 @@ def option(name: str) -> str:
 def policy_map(config: Config, agents: Sequence[str]) -> dict[str, str]:
     """{agent: policy} as --policies says it. ValueError unless every agent is named once.
 
-    A role is a kind of agent: `reasoner_1` and `reasoner_2` of an ensemble share the policy `reasoner`.
+    By role, `reasoner_1` and `reasoner_2` of an ensemble share the policy `reasoner`.
     """
     if config.policies == ("shared",):
         return dict.fromkeys(agents, "shared")
@@ -234,7 +234,7 @@ def policy_map(config: Config, agents: Sequence[str]) -> dict[str, str]:
 
 
 def by_policy(values: Sequence[str]) -> dict[str, str]:
-    """{policy: what plays it at first} as --model says it, {"": what plays all} for one value."""
+    """{policy: what plays it at first} as --model says it, {"": what plays all} for one."""
     pairs = [re.fullmatch(r"(?:(\w+)=)?(.*)", value, re.DOTALL) for value in values]
     found = {match[1] or "": match[2] for match in pairs if match}
     if len(found) < len(values) or not all(found.values()) or ("" in found and len(found) > 1) or not found:
@@ -243,7 +243,7 @@ def by_policy(values: Sequence[str]) -> dict[str, str]:
 
 
 def sources(config: Config, policies: Sequence[str]) -> dict[str, str]:
-    """{policy: what plays it at first}. ValueError unless each of these policies has a model, and no other."""
+    """{policy: what plays it at first}. ValueError unless these policies, and no others, have a model."""
     found = by_policy(config.model)
     found = dict.fromkeys(policies, found[""]) if "" in found else found
     if {*found} != {*policies}:

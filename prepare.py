@@ -1,4 +1,4 @@
-"""Build what the loop needs from the options: environments, policies, engines, and the step to start from."""
+"""From the options to what the loop needs: environments, policies, engines, and the step to start from."""
 
 import copy
 import inspect
@@ -37,18 +37,16 @@ from tools.check import check
 
 @dataclass
 class Run:
-    """What `train.train` works with."""
-
     config: Config
     team: Team
     levels: Levels
-    pool: Executor | None  # threads that score, None where scoring is fast
+    pool: Executor | None  # threads that score; None: scoring is fast
     log: Log
     stop: Stop
     done: int = 0  # steps in the newest checkpoint
 
     def first_evaluation(self) -> float:
-        """Held-out success before training: played now, or read where a run resumes."""
+        """Held-out success before training: played now, or read by a run that resumes."""
         if self.config.resume:
             path = self.log.run / "evaluations.jsonl"
             if not (rows := run_folder.read_rows(path, ("step", "success", "se", "n"))):
@@ -63,7 +61,7 @@ class Run:
         return before
 
     def steps(self) -> Iterator[int]:
-        """The steps that are left. After Ctrl-C or SIGTERM on any rank the step is finished and saved, then Stopped."""
+        """The steps that are left. A signal on any rank: the step is finished and saved, then Stopped."""
         world, self.stop.patient, self.stop.begun = self.team.world, True, True
         for step in self.log.progress(self.done):
             yield step
@@ -137,7 +135,7 @@ def levels_of(config: Config, training: bool = True) -> Levels:
 
 
 def scoring_pool(config: Config, levels: Levels) -> Executor | None:
-    """Threads where scoring waits for other processes (programs, mathematics); None for plain boards."""
+    """Threads where scoring waits for other processes (programs, mathematics), else None."""
     sandbox.set_mode(config.sandbox)
     if levels.training_env.runs_programs:
         sandbox.use_bubblewrap()  # or a refusal, before anything is loaded
@@ -166,7 +164,7 @@ def held_out(
     numbers = levels.held_out_numbers(config.eval_envs)
     ids = team.world.mine(numbers)
     return evaluate(
-        [levels.held_out(number) for number in ids],
+        list(map(levels.held_out, ids)),
         team.sampler(temperature, top_p),
         encode=team.encode,
         decode=team.decode,
@@ -180,7 +178,7 @@ def held_out(
 
 
 Loaded = tuple[PreTrainedModel, PreTrainedTokenizerBase]  # a model on the CPU
-Load = Callable[[str], Loaded]  # name of a policy -> its model, which policies with adapters share
+Load = Callable[[str], Loaded]  # policy -> its model, which policies with adapters share
 
 
 def places(config: Config, agents: Sequence[str], world: World) -> dict[str, list[int]]:
@@ -192,7 +190,7 @@ def places(config: Config, agents: Sequence[str], world: World) -> dict[str, lis
 
 
 def make_team(config: Config, agents: Sequence[str], world: World, weights: Load) -> Team:
-    """The policies of this rank with their optimizers and engines, and all tokenizers: it plays whole environments."""
+    """The policies of this rank with optimizers and engines, and all tokenizers: it plays whole environments."""
     policy_of, ranks_of = policy_map(config, agents), places(config, agents, world)
     policies: dict[str, Policy] = {}
     meshes = world.meshes(ranks_of)
@@ -217,7 +215,7 @@ NAMES = {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers
 
 
 def make_engines(config: Config, policies: dict[str, Policy]) -> dict[str, Engine]:
-    """One engine for all policies of an architecture: it loads a policy's weights before that policy's turn."""
+    """One engine for all policies of an architecture: it loads a policy's weights before its turn."""
     alike, engines = dict[str, list[str]](), dict[str, Engine]()
     for name, policy in policies.items():
         policy.exact_engine = config.engine == "transformers" and policy.device.type == "cpu"
@@ -236,12 +234,12 @@ def make_engines(config: Config, policies: dict[str, Policy]) -> dict[str, Engin
 
 
 def load_models(config: Config, levels: Levels, world: World, checkpoint: Path | None = None) -> Load:
-    """Models from a checkpoint of the run, or those of `--model`. ValueError on a policy without one.
+    """Models from a checkpoint, or those of `--model`. All ranks call it. ValueError on a policy without one.
 
-    What starts from one model is warm-started once. Policies of other runs are not, and beside the tiny model nothing
-    else is: it alone has no idea of how to answer. All ranks call it.
+    What starts from one model is warm-started once. Policies of other runs are not, nor what plays beside the tiny
+    model: it alone has no idea of how to answer.
     """
-    names = list(dict.fromkeys(policy_map(config, levels.training_env.agents).values()))
+    names = list(places(config, levels.training_env.agents, world))
     folders = {name: str(checkpoint / name) for name in names} if checkpoint else sources(config, names)
     imitates = "tiny" if "tiny" in folders.values() else config.warm_start and "all"
     loaded: dict[str, Loaded] = {}
@@ -275,7 +273,7 @@ def load_models(config: Config, levels: Levels, world: World, checkpoint: Path |
 
 
 def warm_started(source: str, config: Config, levels: Levels, world: World) -> Loaded:
-    """A model after imitating noisy moves, where the task has some. All ranks get the weights of rank 0."""
+    """A model after imitating noisy moves, if the task has some. All ranks get the weights of rank 0."""
     model, tokenizer = tiny.build(config.seed) if source == "tiny" else lora.load_whole(source)
     if not levels.training_env.noisy_answer:
         say(world, f"no warm start: {config.task} has no noisy answers to imitate; {source} starts as it is")

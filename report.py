@@ -4,8 +4,7 @@
     python report.py runs/NAME --output page.html
     python report.py runs/A runs/B ...    their curves in one page, runs/comparison.html
 
-It also works during the run. `records/page.html` is the page without its data. The browser loads nothing from
-anywhere for it, and what a model wrote is shown as text, never as HTML.
+It also works during the run. The page loads nothing from anywhere and shows what a model wrote as text.
 """
 
 import argparse
@@ -19,9 +18,8 @@ from typing import Any
 
 from options import Config, load
 from records.console import errors_in_one_line, half_up, say
-from records.run_folder import read_object, read_rows, write_text
+from records.run_folder import Row, read_object, read_rows, write_text
 
-Row = dict[str, Any]
 TEMPLATE = Path(__file__).parent / "records" / "page.html"
 # An example of each row that the page needs, see `fits`.
 TREE = {
@@ -59,8 +57,7 @@ CHARTS = (  # title, what it says, its metrics ("/reward": that of every agent),
 def fits(value: Any, example: Any) -> bool:
     """Whether a value has all that the example has, of the same kinds, and nothing else.
 
-    "*" stands for all other keys, the item of a list for all its items, 0 for a number, 0.0 also for NaN, a tuple for
-    either.
+    "*" stands for all other keys, an item for all of a list, 0 for a number, 0.0 also for NaN, a tuple for either.
     """
     if isinstance(example, tuple):
         return any(fits(value, one) for one in example)
@@ -76,7 +73,7 @@ def fits(value: Any, example: Any) -> bool:
 
 @dataclass(frozen=True)
 class Saved:
-    """The files of a run folder. Everything but the options and the metrics may be empty."""
+    """The files of a run folder; only options and metrics are never empty."""
 
     folder: Path
     config: Config
@@ -87,7 +84,7 @@ class Saved:
 
 
 def read_run(folder: Path) -> Saved:
-    """ValueError naming the file when there is no run, no finished step, or a row that train.py does not write."""
+    """ValueError naming the file: no run, no finished step, or a row that train.py does not write."""
     config, found = load(folder), dict[str, list[Row]]()
     for name, example in FILES.items():
         path = folder / name
@@ -95,18 +92,18 @@ def read_run(folder: Path) -> Saved:
         if odd := [number for number, row in enumerate(found[path.stem], 1) if not fits(row, example)]:
             raise ValueError(f"{path}, row {odd[0]} is not what train.py writes")
     if not found["metrics"]:
-        raise ValueError(f"{folder / 'metrics.jsonl'} has no finished step yet: wait for the first one")
+        raise ValueError(f"{folder / 'metrics.jsonl'} has no finished step yet")
     rows = [row | {"step": row["step"] + 1} for row in found["metrics"] + found["timing"]]
     for row in found["evaluations"]:
         formats = {f"{agent}/held-out format": share for agent, share in row["formats"].items()}
         rows.append({"step": row["step"], "held-out": row["success"], "se": row["se"], "n": row["n"], **formats})
     sets = {"training": found["trees"], "held-out": found["boards"]}
-    sessions = [session for row in found["run"] for session in row["sessions"]]
+    sessions = found["run"][0]["sessions"] if found["run"] else []
     return Saved(folder, config, sessions, rows, sets, f"{len(found['metrics'])} of {config.steps} steps")
 
 
 def lines(rows: Sequence[Row], metrics: Sequence[str], prefix: str = "") -> list[Row]:
-    """The curves of a chart: one for each agent, policy or file that has such a metric. No number is a gap."""
+    """The curves of a chart, one for each agent, policy or file with such a metric. No number is a gap."""
     found = []
     for name in dict.fromkeys(name for row in rows for name in row):
         owner, slash, metric = name.rpartition("/")
@@ -143,13 +140,12 @@ def overlay(runs: Sequence[Saved]) -> list[tuple[str, str]]:
 
 
 def page(runs: Sequence[Saved]) -> str:
-    """The whole page. Several runs share the charts; only a single one shows its trees."""
+    """The whole page. Several runs share the charts and show no trees."""
     several, first = len(runs) > 1, runs[0]
     names = [str(run.folder) if several else run.folder.resolve().name for run in runs]
-    labelled = [(run.rows, f"{name} " if several else "") for run, name in zip(runs, names, strict=True)]
     charts = []
     for title, note, metrics, share in CHARTS:
-        series = [line for rows, prefix in labelled for line in lines(rows, metrics, prefix)]
+        series = [line for run in runs for line in lines(run.rows, metrics, f"{run.folder} " if several else "")]
         charts += [{"title": title, "note": note, "share": share, "series": series}] if series else []
     data = {
         "facts": overlay(runs) if several else facts(first),
@@ -158,7 +154,7 @@ def page(runs: Sequence[Saved]) -> str:
         "alpha": first.config.alpha,
         "scale": " / deviation" if first.config.normalize == "std" else "",
     }
-    # without any `<`, so nothing that a model wrote can end the block
+    # without `<`, nothing that a model wrote can end the block
     block = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     head, tail = TEMPLATE.read_text(encoding="utf-8").split("{{DATA}}")
     return head.replace("{{TITLE}}", html.escape(" · ".join(names))) + block + tail

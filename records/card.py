@@ -1,4 +1,4 @@
-"""A model card beside every checkpoint: what a policy plays and is told, how it was trained and is served."""
+"""A model card in every checkpoint: what a policy plays and is told, how it was trained and is served."""
 
 import json
 import re
@@ -14,7 +14,7 @@ CARD = Path(__file__).with_name("card.md")
 
 
 def write_cards(run: Path, step: int, config: Config, team: Team, levels: Levels) -> None:
-    """README.md for every policy of a checkpoint, if there is one, with the last success."""
+    """README.md for every policy of a checkpoint, if there is one."""
     if not team.world.main or not (checkpoint := run / "checkpoints" / f"step-{step:06d}").is_dir():
         return
     words = asdict(config) | read_rows(run / "evaluations.jsonl")[-1]
@@ -29,7 +29,7 @@ def write_cards(run: Path, step: int, config: Config, team: Team, levels: Levels
         words |= {"policy": policy, "source": source, "base": f"base_model: {source}\n" if hub else ""}
         words |= {"roles": ", ".join(agents), "role": agents[0], "messages": json.dumps(prompts[agents[0]])}
         told = [(a, "\n\n".join(m["content"] for m in prompts[a] if m["role"] == "system")) for a in agents]
-        # a fence longer than any in the text, so that nothing in there can end the block
+        # longer than any in the text, which so cannot end the block
         fence = "`" * max(3, *(len(marks) + 1 for _, text in told for marks in ["", *re.findall("`+", text)]))
         words["prompts"] = "\n\n".join(f"**{a}**\n\n{fence}text\n{text or 'none'}\n{fence}" for a, text in told)
         write_text(checkpoint / policy / "README.md", CARD.read_text(encoding="utf-8").format(**words))

@@ -1,11 +1,11 @@
-"""Checkpoints: how a run resumes after being stopped at any moment. What else a run writes: docs/runs.md.
+"""Checkpoints, from which a run resumes. What else it writes: docs/runs.md.
 
     checkpoints/step-000020/POLICY/    a folder of transformers or peft
     checkpoints/step-000020/POLICY.optimizer.safetensors    beside it: engines load all such files of a folder
     checkpoints/latest                 name of the newest complete checkpoint
 
-A checkpoint is written under a temporary name and renamed when all of it is on the disk, so a kill leaves all of it or
-nothing. It holds whole tensors, so any number of ranks can go on from it, and no code.
+One is written under a temporary name and renamed when it is on the disk, so a kill leaves all of it or nothing. It
+holds whole tensors, so any number of ranks can go on from it, and no code.
 """
 
 import errno
@@ -34,8 +34,8 @@ ALONE = World()
 def save_checkpoint(run: Path, step: int, policies: Mapping[str, Policy], keep: int, world: World = ALONE) -> Path:
     """Save after `step` finished steps; keeps the newest `keep` checkpoints.
 
-    All ranks call it with their own policies. Nothing is left of a checkpoint that could not be written:
-    FloatingPointError when a weight or the state of an optimizer is not finite, OSError when the disk is full.
+    All ranks call it with their own policies. FloatingPointError when a weight or the state of an optimizer is not
+    finite, OSError when the disk is full; then nothing of it is left.
     """
     folder = run / "checkpoints"
     final, temporary = folder / f"step-{step:06d}", folder / f".writing-{step:06d}"
@@ -83,7 +83,7 @@ def save_optimizer(policy: Policy, path: Path) -> None:
 
 
 def load_optimizers(checkpoint: Path, policies: Mapping[str, Policy]) -> None:
-    """Restore the optimizers of policies loaded from it. All ranks call it. ValueError naming a broken file."""
+    """Restore the optimizers. All ranks call it. ValueError naming a broken file."""
     for name, policy in policies.items():
         path = checkpoint / f"{name}.optimizer.safetensors"
         try:
@@ -97,7 +97,7 @@ def load_optimizers(checkpoint: Path, policies: Mapping[str, Policy]) -> None:
 
 
 def _restore(policy: Policy, saved: Any) -> None:
-    # A step along a gradient of 0 makes the state, in the form that it has on these ranks.
+    # a step along a gradient of 0 makes the state, in its form on these ranks
     for _, weight in policy.parameters():
         weight.grad = torch.zeros_like(weight)
     policy.optimizer.step()

@@ -11,12 +11,12 @@ from envs import InfraError
 
 
 def printable(text: str) -> str:
-    """Control characters as they are written in Python, so that they do nothing; lines and tabs stay."""
+    """Control characters as Python writes them, apart from new lines and tabs."""
     return "".join(char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in text)
 
 
 def say(text: str) -> None:
-    """A line on standard output at once, above the bar if there is one."""
+    """A line on standard output at once, above any bar."""
     encoding = sys.stdout.encoding or "utf-8"  # letters that it lacks are written as escapes
     tqdm.write(printable(text).encode(encoding, "backslashreplace").decode(encoding))
     sys.stdout.flush()

@@ -10,7 +10,6 @@ from datetime import datetime
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
@@ -20,7 +19,7 @@ from records import console
 from records.checkpoint import LOGS, cut_log
 from records.console import half_up
 from records.metrics import alarms, step_line
-from records.run_folder import append_row, read_object, write_text
+from records.run_folder import Row, append_row, read_object, write_text
 from records.track import Track
 from records.trees import transcript, tree_rows
 from rollout import Decode, Evaluation, Rollout
@@ -30,7 +29,6 @@ LEVELS = 4  # held-out levels whose play is recorded at every evaluation
 
 
 def say(world: World, text: str) -> None:
-    """A line on the console of rank 0."""
     if world.main:
         console.say(text)
 
@@ -48,7 +46,7 @@ class Log:
     track: Track
 
     def progress(self, first: int) -> Iterator[int]:
-        """The steps from `first` on, with a bar where it is seen."""
+        """The steps from `first` on, with a bar on a terminal."""
         hidden, steps = None if self.world.main else True, self.config.steps  # None: unless the console is a terminal
         return iter(tqdm(range(first, steps), "train", initial=first, total=steps, disable=hidden, dynamic_ncols=True))
 
@@ -56,9 +54,9 @@ class Log:
         say(self.world, text)
 
     def begin(self, done: int = -1) -> None:
-        """Drop the rows after the checkpoint of `done` steps, which will be written again, and note the command.
+        """Drop the rows after the checkpoint of `done` steps (-1: all rows), and note the command.
 
-        -1: drop the rows of a start that was stopped before there was a run. ValueError naming a line that is no row.
+        ValueError naming a line that is no row.
         """
         if not self.world.main:
             return
@@ -74,14 +72,14 @@ class Log:
         sessions.append({"command": command, "date": now, "versions": versions})
         write_text(path, json.dumps({"sessions": sessions}, indent=1))
 
-    def step(self, row: dict[str, Any], seconds: dict[str, float], result: Rollout, example: bool) -> None:
-        """One finished step: metrics, seconds, some trees of rank 0; with `example` a transcript is shown."""
+    def step(self, row: Row, seconds: dict[str, float], result: Rollout, example: bool) -> None:
+        """One finished step, with some trees of rank 0; `example` shows a transcript."""
         if not self.world.main:
             return
-        append_row(self.run / "metrics.jsonl", row)
-        append_row(self.run / "timing.jsonl", {"step": row["step"], **seconds})
-        self.track(row | seconds, row["step"] + 1)
         config, step = self.config, row["step"]
+        append_row(self.run / "metrics.jsonl", row)
+        append_row(self.run / "timing.jsonl", {"step": step, **seconds})
+        self.track(row | seconds, step + 1)
         level = partial(self.levels.training, config.seed, step, envs_per_step=config.envs_per_step)
         trees = tree_rows(result, step, self.decode, config.trees or 1, level)
         for tree in trees[: config.trees]:

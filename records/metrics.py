@@ -21,7 +21,7 @@ LOGPROB_GAP = 0.1  # nats: the engine does not sample from the weights that are 
 def rollout_metrics(result: Rollout, counts: Mapping[str, int], add_up: Callable[..., Any] = dict) -> dict[str, Any]:
     """The metrics of docs/runs.md but those of the update.
 
-    `counts` are those of `assign_advantages` and `groups_per_turn`; `add_up` adds the sums of all processes.
+    `counts`: of `assign_advantages` and `groups_per_turn`; `add_up` adds up those of all processes.
     """
     episodes, samples = result.episodes, result.samples
     own = {
@@ -53,7 +53,7 @@ def rollout_metrics(result: Rollout, counts: Mapping[str, int], add_up: Callable
 
 
 def _agent_sums(agent: str, samples: Sequence[Sample]) -> dict[str, float]:
-    """How many candidates of the agent were scored, and the sums of their numbers."""
+    """How many candidates were scored, and the sums of their numbers."""
     parts = []
     for sample in samples:
         if sample.key.agent == agent and sample.valid:
@@ -65,7 +65,7 @@ def _agent_sums(agent: str, samples: Sequence[Sample]) -> dict[str, float]:
 
 
 def groups_per_turn(groups: Mapping[Hashable, Sequence[Sample]]) -> dict[str, int]:
-    """How many groups there are at each turn ("turn 0", ...)."""
+    """{"turn 0": groups at this turn, ...}"""
     return Counter(f"turn {turn}" for group in groups.values() for turn in {sample.key.turn for sample in group})
 
 
@@ -110,7 +110,7 @@ class Clock:
         self.parts[part] += time.perf_counter() - started
 
     def seconds(self) -> dict[str, float]:
-        """Seconds of the step and of its parts, and the peak of memory in GB: of the process, or of torch on a GPU."""
+        """Seconds of the step and its parts, and the peak of memory in GB: of the process, or of torch on a GPU."""
         step, part = time.perf_counter() - self.started, self.parts
         peak = torch.cuda.max_memory_allocated() or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         # environment: scoring, texts, tokens; policies that share an engine load weights while they sample

@@ -1,4 +1,4 @@
-"""A run folder: for one training at a time, its files whole or not there, pinned to what it was made from. No torch."""
+"""A run folder: for one training at a time, its files whole, pinned to what it was made from. No torch."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from distributed.world import World
     from options import Config
 
+Row = dict[str, Any]
+
 
 @contextmanager
 def open_run(config: Config, world: World) -> Iterator[Path]:
-    """The folder of a run, for this training alone as long as the context lasts. All ranks call it.
+    """The folder of a run, for this training alone. All ranks call it. A new folder that stays empty is removed.
 
-    ValueError when ranks have different options, device and folder apart; on rank 0 also when another process has the
-    folder, when it holds a run already, and on links in it. A new folder that stays empty is gone afterwards.
+    ValueError on options that differ between ranks, and on a folder that is in use, holds a run or has links.
     """
     first, *others = world.gather(asdict(config))
     for rank, other in enumerate(others, 1):
@@ -42,7 +43,7 @@ def open_run(config: Config, world: World) -> Iterator[Path]:
     new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     if links := [path for path in folder.rglob("*") if path.is_symlink()]:
-        raise ValueError(f"{links[0]} is a link and leads somewhere else: remove it")
+        raise ValueError(f"{links[0]} is a link: remove it")
     with open(folder / ".lock", "a") as file:
         try:  # until the file is closed or this process ends
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -63,7 +64,7 @@ def pin(run: Path, inputs: Mapping[str, str]) -> None:
 
 
 def check_pins(run: Path, inputs: Mapping[str, str]) -> None:
-    """ValueError naming one of these that has changed. A Python file may have moved."""
+    """ValueError naming one that has changed. A Python file may have moved."""
     if not (run / "inputs.json").exists():
         raise ValueError(f"{run} has no inputs.json: another version wrote it (commit 2d69621 reads old runs)")
     known = read_object(run / "inputs.json")
@@ -74,7 +75,7 @@ def check_pins(run: Path, inputs: Mapping[str, str]) -> None:
 
 
 def _pinned(run: Path, inputs: Mapping[str, str]) -> dict[str, str]:
-    """Files by their place in the run, or in full."""
+    # files by their place in the run, or in full
     hashes = {}
     for name in sorted({os.path.realpath(name) for name, commit in inputs.items() if not commit}):
         digest = hashlib.sha256()
@@ -96,26 +97,26 @@ def write_text(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
-def append_row(path: Path, row: dict[str, Any]) -> None:
+def append_row(path: Path, row: Row) -> None:
     with open(path, "a", encoding="utf-8") as file:
         file.write(json.dumps(row) + "\n")
 
 
-def read_rows(path: Path, needs: Iterable[str] = ()) -> list[dict[str, Any]]:
-    """One JSON object a line; a missing file has none, and half a last line is left out.
+def read_rows(path: Path, needs: Iterable[str] = ()) -> list[Row]:
+    """One JSON object a line; none of a missing file or of half a last line.
 
-    ValueError naming file and line when one is something else, or one of `needs` is no number in it.
+    ValueError naming a line that is something else, or in which one of `needs` is no number.
     """
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if path.exists() else []
     return [_object(line, f"{path}, line {number}", needs) for number, line in enumerate(lines, 1)]
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """A file that holds one JSON object. ValueError naming it when it holds something else."""
+def read_object(path: Path) -> Row:
+    """The JSON object in a file. ValueError naming it when it holds something else."""
     return _object(path.read_text(encoding="utf-8", errors="replace"), str(path))
 
 
-def _object(text: str, place: str, needs: Iterable[str] = ()) -> dict[str, Any]:
+def _object(text: str, place: str, needs: Iterable[str] = ()) -> Row:
     try:
         row = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -143,7 +144,7 @@ def checkpoints(run: Path) -> list[Path]:
 
 
 def latest_checkpoint(run: Path) -> Path:
-    """The checkpoint that `latest` names. ValueError when there is none."""
+    """The one that `latest` names. ValueError when there is none."""
     pointer, found = run / "checkpoints" / "latest", {path.name: path for path in checkpoints(run)}
     name = pointer.read_text(encoding="utf-8", errors="replace").strip() if pointer.exists() else ""
     if name not in found:
@@ -152,7 +153,7 @@ def latest_checkpoint(run: Path) -> Path:
 
 
 def locate(source: str) -> Path | None:
-    """The checkpoint that a name stands for; None for a model. ValueError on a step that is not there.
+    """The checkpoint that a name stands for; None for a model. ValueError on a missing step.
 
     runs/a, runs/a@100, runs/a/checkpoints/step-000100, or the folder of a policy in one.
     """
@@ -169,7 +170,7 @@ def locate(source: str) -> Path | None:
 
 
 def policy_folder(checkpoint: Path, name: str) -> Path:
-    """Who plays this policy: that of its name in a checkpoint, or the only one, or this folder. ValueError if none."""
+    """Who plays this policy: that of its name in a checkpoint, the only one, or this folder. ValueError if none."""
     if not is_checkpoint(checkpoint):
         return checkpoint
     there = {path.name: path for path in sorted(checkpoint.iterdir()) if path.is_dir()}

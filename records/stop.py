@@ -1,4 +1,4 @@
-"""How a training ends before its time: Ctrl-C, SIGTERM, mistakes in options and data, no memory, a full disk."""
+"""How a training ends early: Ctrl-C, SIGTERM, mistakes in options and data, no memory, a full disk."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Stopped(BaseException):
 class Stop:
     """As a context: what the signals do, and how errors are shown.
 
-    `patient`: a signal is only noted in `number`, and the step that has begun is finished; else it raises Stopped. A
-    second one ends at once. Until the first step an error is one line, later a traceback, apart from memory and files.
+    `patient`: a signal is only noted in `number`, and the step is finished; else it raises Stopped. A second one ends
+    at once. Until the first step an error is one line, later a traceback, apart from memory and files.
     """
 
     def __init__(self, config: Config) -> None:
@@ -66,7 +66,7 @@ def speaks() -> bool:
 
 
 def how_to_go_on(config: Config) -> str:
-    """The last line of a stopped run: the command that goes on with it."""
+    """The command that goes on with a stopped run."""
     if not (Path(config.output_dir) / "config.json").is_file():
         return "stopped before the first step: start again"
     own = f" --task {shlex.quote(config.task)}" if config.task not in TASKS else ""

@@ -1,4 +1,4 @@
-"""What is logged, also in TensorBoard or wandb, imported only when they are asked for."""
+"""The logs in TensorBoard or wandb too, imported only when asked for."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -11,7 +11,7 @@ Track = Callable[[Mapping[str, Any], int], None]  # (row of a log, steps that ar
 
 
 def make_tracker(name: str, run: Path, options: dict[str, Any], step: int) -> Track:
-    """The tracker of a run folder that goes on after `step` steps. ValueError when its package is missing."""
+    """For a run that goes on after `step` steps. ValueError when the package is missing."""
     if name == "none":
         return lambda row, step: None
     try:

@@ -15,10 +15,10 @@ Row = dict[str, Any]
 
 
 def tree_rows(result: Rollout, step: int, decode: Decode, limit: int, level: Callable[[int], Env]) -> list[Row]:
-    """`limit` environments of a rollout, one row each in order: the first that have a group with a signal, then others.
+    """One row for each of `limit` environments in order: the first that have a group with a signal, then others.
 
     Call it after `assign_advantages`. `level(env)` is the environment as it was before: the rollout keeps no states, so
-    what is recorded is played once more.
+    it is played once more.
     """
     rows = []
     signal = {sample.key.env for sample in result.samples if sample.advantage}
@@ -31,7 +31,7 @@ def tree_rows(result: Rollout, step: int, decode: Decode, limit: int, level: Cal
 
 
 def _episode(episode: Episode, decode: Decode, env: Env | None, row: Row) -> Row:
-    """One episode from the state `env` on; new messages and boards are added to those of the row."""
+    """From the state `env` on; new messages and boards are added to the row."""
     prompts = {(action.turn, action.agent): action.messages for action in episode.actions}
     stages = []
     for key, samples in groupby(episode.samples, key=lambda sample: sample.key):
@@ -58,7 +58,7 @@ def _episode(episode: Episode, decode: Decode, env: Env | None, row: Row) -> Row
 
 
 def _play_again(env: Env | None, sample: Sample, text: str) -> Env | None:
-    """The state after this answer; None where it was not scored, takes long, or is worth something else this time."""
+    """The state after an answer; None where it was not scored, takes long, or earns something else this time."""
     if env is None or not sample.valid or (env.slow_scoring and not sample.committed):
         return None
     twin = env.copy()
@@ -74,13 +74,13 @@ def _board(env: Env | None, row: Row) -> Row:
 
 
 def _number(item: Any, items: list[Any]) -> int:
-    """The place of an item in a list, where it is added if it is new."""
+    """The place of an item, which is added if it is new."""
     items += [] if item in items else [item]
     return items.index(item)
 
 
 def transcript(row: Row) -> str:
-    """The first committed actions of a recorded environment, and their ways on the board."""
+    """The first committed actions of an environment, and their ways on the board."""
     episode = row["episodes"][0]
     lines = [f"--- example, step {row['step'] + 1}, environment {row['env'] + 1} ---"]
     for stage in episode["stages"][:4]:

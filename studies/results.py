@@ -1,4 +1,4 @@
-"""The numbers of every row of the experiments, collected from the run folders, and the tables.
+"""The numbers of the experiments, collected from run folders, and their tables.
 
 FOLDER/OPTIONS-seedN/      a run of train.py
 FOLDER/plays/ROW-seedN/    the evaluation of a team of checkpoints
@@ -34,12 +34,11 @@ def run_folder(folder: Path, options: str, seed: int) -> Path:
 
 def learning_curve(run: Path) -> list[list[Any]]:
     """[step, success, n] of the evaluations so far."""
-    rows = read_rows(run / "evaluations.jsonl", ("step", "success", "n"))
-    return [[row["step"], row["success"], row["n"]] for row in rows]
+    names = "step", "success", "n"
+    return [[row[name] for name in names] for row in read_rows(run / "evaluations.jsonl", names)]
 
 
 def collect(folder: Path, tables: Mapping[str, Sequence[Method]], seeds: Sequence[int], steps: int) -> Record:
-    """Everything that the tables show, as JSON."""
     rows = [
         {"section": section.capitalize(), "label": row.label, "steps": steps_of(row.options, steps)}
         | {"runs": [run for seed in seeds for run in numbers(row, folder, seed)]}
@@ -50,7 +49,7 @@ def collect(folder: Path, tables: Mapping[str, Sequence[Method]], seeds: Sequenc
 
 
 def numbers(row: Method, folder: Path, seed: int) -> list[Record]:
-    """The run of a row with one seed; none if it has no number yet."""
+    """The run of a row with one seed, if it has a number yet."""
     run = run_folder(folder / "plays", row.label, seed) if row.team else run_folder(folder, row.options, seed)
     curve = learning_curve(run)[: 1 if row.untrained else None]  # before the first step
     if not curve or (curve[-1][0] == 0 and not row.untrained):  # has only begun
@@ -71,13 +70,13 @@ def axis(run: Record, kind: str) -> list[int]:
 
 
 def reached(rows: Sequence[Record], kind: str) -> int:
-    """The last point that all runs of the rows have reached: seeds are only averaged at the same point."""
+    """The last point that all runs have reached: seeds are only averaged at the same point."""
     axes = [axis(run, kind) for row in rows for run in row["runs"]]
     return min((points[-1] for points in axes if points), default=0)
 
 
 def success(row: Record, kind: str, point: int) -> Seeds:
-    """Of each seed, on the straight line between two evaluations."""
+    """Of each seed, on the line between two evaluations."""
     curves = {run["seed"]: (axis(run, kind), [value for _, value, _ in run["curve"]]) for run in row["runs"]}
     return {seed: float(np.interp(point, points, values)) for seed, (points, values) in curves.items() if points}
 
@@ -95,14 +94,13 @@ def t_test(values: Sequence[float]) -> tuple[float, float]:
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """Each p corrected for their number: the smallest times all of them, the next times one less."""
+    """Corrected for the number of p: the smallest times all of them, the next times one less."""
     order = np.argsort(ps)
     corrected = np.minimum(1, np.array(ps)[order] * range(len(ps), 0, -1))
     return np.maximum.accumulate(corrected)[np.argsort(order)].tolist()  # never smaller than one before
 
 
 def table(results: Record) -> str:
-    """The results as Markdown."""
     lines = ["# Methods and ablations, measured", ""]
     equal: dict[str, Seeds] = {}  # label -> success at the budget of its section
     for section in dict.fromkeys(row["section"] for row in results["rows"]):
@@ -129,7 +127,7 @@ def with_se(values: Seeds) -> str:
 
 
 def cells(row: Record, equal: Seeds, steps: int) -> list[str]:
-    """One row; what is missing or was stopped early says so."""
+    """What is missing or was stopped early says so."""
     last, steps = reached([row], "steps"), row.get("steps", steps)
     values = success(row, "steps", last)
     early = f" (after {last} of {steps} steps)" if last not in (0, steps) else ""
@@ -162,7 +160,7 @@ def differences(results: Record, equal: Mapping[str, Seeds]) -> list[list[str]]:
 
 
 def shown(values: Sequence[float]) -> str:
-    """Mean, its 95% interval, and how many are above 0; or the only one."""
+    """Mean, its 95% interval, and how many are above 0; or the only value."""
     if len(values) < 2:
         return "".join(f"{value:+.3f}" for value in values)
     mean, (half, _) = fmean(values), t_test(values)

@@ -1,4 +1,4 @@
-"""The rows of the tables of `experiments.py`, what is trained for them, and which are compared.
+"""The rows of the tables of `experiments.py`, their trainings, and which are compared.
 
 A training is named by its options of train.py, apart from those that all have. `--steps 67%`: of the steps of other
 rows, so that a schedule ends after as many candidates as a tree needed.
@@ -13,17 +13,18 @@ CHAINS = "--sampling chains --grouping trajectory"  # GRPO
 SINGLE = "--workflow single"
 NEAR = "--env-options planner_sees=near"
 ROLES = "--policies per_role"
+Team = dict[str, tuple[str, str]]  # agent -> (options, policy) that plays it
 AT_GRPO, SIGHT = "MAS + AT-GRPO, shared policy", "short sight: shared policy"
 
 
 @dataclass(frozen=True)
 class Method:
-    """A row of a table: the start or the end of a training, or a team of checkpoints."""
+    """A row: the start or the end of a training, or a team of checkpoints."""
 
     label: str
     options: str = ""  # "" is AT-GRPO with a shared policy
     untrained: bool = False
-    team: dict[str, tuple[str, str]] = field(default_factory=dict)  # agent -> (options, policy) that plays it
+    team: Team = field(default_factory=dict)
 
     @property
     def trainings(self) -> list[str]:
@@ -36,7 +37,7 @@ def steps_of(options: str, steps: int) -> int:
 
 
 def options_of(options: str, steps: int, team: int) -> list[str]:
-    """All options of a training, with as many environments a step as BUDGET allows for `team` agents."""
+    """All options of a training, with as many environments as BUDGET allows for `team` agents."""
     found = f"--max-turns {TURNS} --num-candidates {CANDIDATES} {options}"
     turns, candidates = (int(re.findall(rf"--{name} (\d+)", found)[-1]) for name in ("max-turns", "num-candidates"))
     envs = BUDGET // ((1 if SINGLE in options else team) * turns * candidates)
@@ -44,14 +45,13 @@ def options_of(options: str, steps: int, team: int) -> list[str]:
     return f"{found} --envs-per-step {max(1, envs)} --steps {steps_of(options, steps)}".split()
 
 
-def _alone(view: str = "") -> dict[str, tuple[str, str]]:
+def _alone(view: str = "") -> Team:
     """Each role is played by the policy that was trained while the other stayed at its warm start."""
     roles = {"tool_user": "planner", "planner": "tool_user"}
     return {agent: (f"{view}{ROLES} --frozen {other}", agent) for agent, other in roles.items()}
 
 
-def _played(options: str, tool_user: str = "shared", planner: str = "shared") -> dict[str, tuple[str, str]]:
-    """A full game of the policies of one training."""
+def _played(options: str, tool_user: str = "shared", planner: str = "shared") -> Team:
     return {"tool_user": (options, tool_user), "planner": (options, planner)}
 
 
