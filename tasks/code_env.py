@@ -1,4 +1,4 @@
-"""Code: a coder and a tester work on one programming problem: roles, prompts and rewards."""
+"""Code: the roles, prompts and rewards of a coder and a tester."""
 
 import copy
 import json
@@ -12,25 +12,24 @@ from tasks.code_grading import SECONDS, golden_tests, grade_program, is_right, r
 from tasks.data import fixed_order, read_json
 from tasks.fences import extract_code, last_block, shorten
 
-WRITTEN_TESTS = 5  # tests that a tester may write
-# Characters that a prompt shows: of each example of the problem, of the committed program, and of each written test.
-SHOWN_EXAMPLE, SHOWN_PROGRAM, SHOWN_TEST = 20_000, 4_000, 1_000
+WRITTEN_TESTS = 5  # by a tester, at most
+SHOWN_EXAMPLE, SHOWN_PROGRAM, SHOWN_TEST = 20_000, 4_000, 1_000  # characters of one in a prompt
 FENCE = "Only the last closed block of your answer is read; an unclosed block or none at all is worth nothing."
 
 
 class CodeEnv(Env):
     """A problem for a coder and a tester (`mas`) or a coder alone (`single`). Seed s is order[s % len(problems)].
 
-    Both act at once. A new answer replaces the agent's last one; one that cannot be read leaves it. `mas` ends when the
-    committed program passes the tester's committed tests, which is agreement, not success; `single` when it passes the
-    examples in the prompt, and never before the last turn where there are none. `solved`: it passes all golden tests.
+    Both act at once. A new answer replaces the agent's last one if it can be read. `mas` ends when the committed
+    program passes the tester's committed tests, which is agreement, not success; `single` when it passes the examples
+    in the prompt, if there are any. `solved`: it passes all golden tests.
 
     Team reward: share of golden tests that the candidate program passes; the tester's is that of the committed program.
     Local rewards. Coder: .1 the program parses, .1 it gives something for the first golden input, .8 golden share.
     Tester: .2 its tests can be read, .8 times the share of them that are its own (not `copied`) and that a reference
     solution passes. These weights are the paper's; what follows is ours (docs/differences.md). The .8 are halved when a
-    program that prints (returns) nothing passes all of the tests, the cheapest way to agree. Without a reference
-    nobody knows which tests are right, unless the committed program passes all golden tests: then it stands in for it.
+    program that prints (returns) nothing passes all of the tests, the cheapest way to agree. A committed program
+    that passes all golden tests stands in for a missing reference; else no test counts as right.
 
     Options: `data` (file or hub id) with `config`, or `problems`; `timeout`, see `grade_program`.
     """
@@ -81,20 +80,19 @@ class CodeEnv(Env):
         return [{"role": "system", "content": rules}, {"role": "user", "content": "\n\n".join(state)}]
 
     def _rules(self, agent: str) -> str:
-        name = self.problem.fn_name
+        name, program = self.problem.fn_name, "program that reads standard input and prints its answer"
         seconds = self.timeout or SECONDS[name is not None]
         if agent == "coder":
             task = (
                 f"Write a Python 3 function {name} (or a class Solution with that method). What it returns is tested, "
                 f"with {seconds:g} s for all tests."
                 if name
-                else "Write a Python 3 program that reads standard input and prints its answer. Its output is compared "
-                "line by line; blanks around lines do not count, floats may differ by 1e-6. Each test may take "
-                f"{seconds:g} s."
+                else f"Write a Python 3 {program}. Its output is compared line by line; blanks around lines do not "
+                f"count, floats may differ by 1e-6. Each test may take {seconds:g} s."
             )
             block = "Answer with the whole program in one block:\n```python\n...\n```"
             return f"You are the coder. {task} Standard library only. {block}"
-        task = f"the function {name}" if name else "a program that reads standard input and prints its answer"
+        task = f"the function {name}" if name else f"a {program}"
         form = '{"args": [...], "expected": ...}' if name else '{"input": "...", "output": "..."}'
         return (
             f"You are the tester. Another agent writes {task}; you write 1 to {WRITTEN_TESTS} tests that a right one "
@@ -103,7 +101,7 @@ class CodeEnv(Env):
         )
 
     def step(self, agent: str, text: str) -> Reward:
-        """Apply an answer. Raises envs.InfraError, and changes nothing, when the sandbox fails."""
+        """InfraError, and nothing changed, when the sandbox fails."""
         self.check_agent(agent)
         if self.done:
             return Reward(0.0, 0.0, {"format": 0.0})
@@ -139,7 +137,7 @@ class CodeEnv(Env):
         return Reward(self.progress, local, info)
 
     def _compare(self, code: str, tests: Sequence[Test]) -> None:
-        """Run the program on tests that both agents may see, and report; if it passes, the episode is over."""
+        """Report on tests that both agents may see; a program that passes them ends the episode."""
         grade = grade_program(code, tests, self.timeout)
         lines = [f"The program passes {grade.statuses.count('ok')} of {len(tests)} tests."]
         for test, status, output in zip(tests, grade.statuses, grade.outputs, strict=True):
@@ -162,7 +160,7 @@ def read_tests(text: str, like: Test) -> list[Test] | None:
 
 
 _QUOTED = re.compile(r"(\"{3}|'{3})|\"((?:\\.|[^\"\\\n])*)\"|(?<!\w)'((?:\\.|[^'\\\n])*)'")
-_LINE = r"(?:^|\b(?i:input|stdin)\b[\w ]*[:=])[ \t]*"  # what may stand before an input of one word
+_LINE = r"(?:^|\b(?i:input|stdin)\b[\w ]*[:=])[ \t]*"  # before an input of one word
 _MARKS = str.maketrans("“”‘’", "\"\"''", "`*")  # of typesetting and Markdown
 _ALIKE = {"(": "[", "{": "[", ")": "]", "}": "]", "True": "true", "False": "false", "None": "null"}
 _ALIKE |= dict.fromkeys((";", "|", "and"), ",")
@@ -172,7 +170,7 @@ def copied(test: Test, problem: Problem) -> bool:
     """Does the input of a test stand in the question or an example? For a program: as lines, or as several words in a
     row. For a function: in brackets, after names with `=` or `:`, or several values or a list with items in a row.
 
-    2.0 is 2; quotes, kinds of brackets and the name of the function do not count.
+    2.0 is 2; quotes, kinds of brackets and the function's name do not count.
     """
     question, name = problem.question, problem.fn_name
     if name is None:
@@ -190,10 +188,10 @@ def copied(test: Test, problem: Problem) -> bool:
 
 
 def _parts(text: str) -> str:
-    """The words, numbers and signs of a text between blanks, without quotes, and without names before `=` and `:`."""
+    """Words, numbers and signs between blanks, without quotes, and without names before `=` and `:`."""
     text = unicodedata.normalize("NFKC", text).translate(_MARKS).replace("\\,", "")
     text = _QUOTED.sub(lambda found: (found[2] or found[3] or "''").replace(" ", "_"), text).replace("\\", "")
-    # 1_000, 1e3 and 1000.0 as one word; so large ones that floats confuse them are alike.
+    # 1_000, 1e3 and 1000.0 as one word; huge ones that floats confuse are alike.
     number = lambda found: f" {float(re.sub('[ _]', '', found[0]))} "  # noqa: E731
     text = re.sub(r"-? ?\d[\d_]*(?:\.\d*)?(?:[eE]\d+)?", number, text)
     parts = " ".join(_ALIKE.get(part, part) for part in re.findall(r"[=<>!]=|-?[\d.]+|\w+|''|\S", text))

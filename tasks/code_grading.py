@@ -20,20 +20,20 @@ from tasks.code_values import NOT_DATA, distinct, from_data, same_output, same_v
 from tasks.fences import shorten
 from tasks.sandbox import run_many, run_program
 
-GOLDEN_TESTS, SOLUTIONS = 50, 5  # of a problem: more cost time and hardly ever change a verdict
-SECONDS = {True: 3.0, False: 6.0}  # is a function asked for? -> limit unless a caller says otherwise
+GOLDEN_TESTS, SOLUTIONS = 50, 5  # of a problem: more hardly ever change a verdict
+SECONDS = {True: 3.0, False: 6.0}  # is a function asked for? -> the default limit
 ALL_SECONDS = 30.0  # for all tests of a program that reads standard input
-PATIENCE = 3  # timeouts after which such a program is not run again; new processes for a function that crashes
+PATIENCE = 3  # timeouts of such a program; new processes for a function that crashes
 SHOWN = 300  # characters of what came back from a test, for feedback
 
-# Modules whose names programs on LeetCode use without an import. Where two have a name, the later one gives it.
+# Modules that LeetCode imports for a program. Where two have a name, the later one gives it.
 MODULES = "sys json io time string re random statistics fractions decimal datetime copy operator typing enum "
 MODULES += "dataclasses array bisect heapq functools itertools collections math"
 USUAL = {  # such a name -> the module that has it, or that it is
-    name: key
-    for key, module in [(key, importlib.import_module(key)) for key in MODULES.split()]
+    name: module.__name__
+    for module in map(importlib.import_module, MODULES.split())
     for name in getattr(module, "__all__", None) or dir(module)
-} | {key: key for key in MODULES.split()}
+} | {name: name for name in MODULES.split()}
 
 # The program around a function. The first line of its input is the job, every further one the arguments of a test, for
 # which it writes one line, [status, value]. A crash takes no earlier line with it.
@@ -118,18 +118,18 @@ def grade_program(code: str, tests: Sequence[dict[str, Any]], timeout: float = 0
     return Grade(score, score == 1.0, statuses, tuple(shown for _, _, shown in replies))
 
 
-Reply = tuple[str, Any, str]  # status, the printed text or returned value, and what people see
+Reply = tuple[str, Any, str]  # status, text or value, and what people see
 
 
 def _run(code: str, tests: Sequence[Test], end: float, timeout: float) -> tuple[list[Reply], bool]:
-    """The replies of a program to the first tests, and whether the last took too long."""
+    """The replies to the first tests, and whether the last took too long."""
     results = run_many(code, [test["input"] for test in tests], timeout, end)
     replies = [(status, out, shorten(out if status == "ok" else err.strip(), SHOWN)) for status, out, err in results]
     return replies, results[-1].status == "timeout"
 
 
 def call(code: str, tests: Sequence[Test], end: float) -> tuple[list[Reply], bool]:
-    """The replies of a function to the first tests, and whether it crashed."""
+    """The replies of a function to the first of these tests, and whether it crashed."""
     usual = {word: USUAL[word] for word in re.findall(r"\w+", code) if word in USUAL}
     left = end - time.monotonic()
     job = (code, tests[0].get("given", ""), tests[0]["fn_name"], usual, left)
@@ -172,7 +172,6 @@ def is_right(test: Test, value: Any) -> bool:
 
 
 def golden_tests(problem: Problem) -> tuple[Test, ...]:
-    """The tests that decide."""
     return problem.tests[:GOLDEN_TESTS]
 
 

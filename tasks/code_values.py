@@ -1,4 +1,4 @@
-"""Right or wrong: what a program printed or returned against what is expected; and the form in which values travel.
+"""Printed texts and returned values: are they equal, and in which form do they travel?
 
 A program chooses what comes back, so everything takes linear time, and what is not plain data raises one of NOT_DATA.
 """
@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from decimal import Context, Decimal
 from typing import Any
 
-TOLERANCE = 1e-6  # of floats, relative or absolute, unless a test brings its own
+TOLERANCE = 1e-6  # of floats, relative or absolute
 NOT_DATA = (ValueError, TypeError, KeyError, OverflowError, RecursionError)
-_NUMBER = re.compile(r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?inf(inity)?", re.I)  # linear time
+_NUMBER = re.compile(r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?inf(inity)?", re.I)
 
 
 def same_output(expected: str, printed: str) -> bool:
@@ -33,11 +33,11 @@ def _same_word(wanted: str, got: str) -> bool:
         return False
     if not wanted.strip("+-").isdigit():
         return _close(float(wanted), float(got))
-    return Decimal(wanted) == Decimal(got, Context(traps=[]))  # exact at any size, and never expands an exponent
+    return Decimal(wanted) == Decimal(got, Context(traps=[]))  # exact, and never expands an exponent
 
 
 def _close(wanted: Any, got: Any, atol: float = 0.0) -> bool:
-    """Within TOLERANCE; `atol` replaces it, with room for the rounding of large numbers."""
+    """Within TOLERANCE, or `atol` and room for rounding."""
     allowed = atol + 1e-9 * abs(wanted) if atol else TOLERANCE * max(1.0, abs(wanted))
     return wanted == got or abs(wanted - got) <= allowed < math.inf
 
@@ -71,13 +71,13 @@ def to_data(value):
     if value is None or kind in (str, bool, float):
         return value
     if kind is int:
-        return value if abs(value) < 2**63 else {"int": hex(value)}  # in linear time at any length
+        return value if abs(value) < 2**63 else {"int": hex(value)}  # in linear time
     if kind is complex:
         return {"complex": [value.real, value.imag]}
     if kind in (bytes, bytearray):
         return {"bytes": value.hex()}
     if (kind.__module__, kind.__name__) == ("re", "Match"):
-        return True  # that is how the result of re.match is used
+        return True  # all that is asked of a re.match
     if kind is list:
         return [to_data(item) for item in value]
     if kind in (tuple, set, frozenset):

@@ -6,11 +6,11 @@ import textwrap
 import warnings
 from collections.abc import Callable, Sequence
 
-MAX_CODE = 30_000  # characters that are parsed in search of a program, about 0.1 s
+MAX_CODE = 30_000  # characters that are parsed, in about 0.1 s
 
 _THOUGHT = re.compile(r"([<[◁]/?(?:seed:)?think\s?[]>▷]|</?(?:thinking|thoughts?|reasoning)>)", re.IGNORECASE)
-_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})(.*)$", re.MULTILINE)  # no two parts can match the same text: linear time
-warnings.filterwarnings("ignore", module=re.escape("<answer>"))  # a model's invalid escapes are not our user's concern
+_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})(.*)$", re.MULTILINE)  # no two parts match the same text: linear
+warnings.filterwarnings("ignore", module=re.escape("<answer>"))  # a model's invalid escapes
 
 
 def visible(text: str) -> str:
@@ -48,7 +48,7 @@ def last_block(text: str, tags: Sequence[str], whole: Callable[[str], bool]) -> 
             if fence[2].strip() or not fence[1].startswith(mark):
                 continue
             block = text[opening.end() + 1 : fence.start()]
-            block = textwrap.dedent(block) if block[:1] in (" ", "\t", "\n") else block
+            block = textwrap.dedent(block) if block[:1] in " \t\n" else block
             unread -= len(block) if label in tags else 0
             accepted = label in tags and unread >= 0 and whole(block)
             found = (number + 1, block) if accepted else found or (number + 1, block)
@@ -69,12 +69,12 @@ def last_block(text: str, tags: Sequence[str], whole: Callable[[str], bool]) -> 
 def _parses(code: str) -> bool:
     try:
         return bool(code.strip() and ast.parse(code, "<answer>"))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # for text that is no program
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # no program
         return False
 
 
 def shorten(text: str, limit: int) -> str:
-    """The beginning of a text and, twice as long, its end, where answers and errors stand.
+    """The beginning of a text and, twice as long, its end, where answers stand.
 
     >>> shorten("a" * 10 + "b" * 50, 15)
     'aaaaa\\n... (45 more characters)\\nbbbbbbbbbb'

@@ -1,4 +1,4 @@
-"""The levels of a run: the task from its options, built once, and which seed each level has."""
+"""The levels of a run: its task, built once, and which seed each level has."""
 
 import ast
 import inspect
@@ -14,19 +14,19 @@ from tasks.registry import task_class
 TRAINING_LEVELS = 2**24  # of one run; those of the next seed follow, up to 2**40: seeds of runs are below 2**16
 HELD_OUT_SEEDS = 2**41  # the same levels for every run, so that runs compare
 WARM_SEEDS = 3 * 2**40  # and up: numbers are drawn below 2**31
-HELD_OUT = 200  # held-out levels when no number is given
-ELSEWHERE = ("workflow", "data", "problems", "max_turns")  # parameters of a task that are no --env-options
+HELD_OUT = 200  # levels when no number is given
+ELSEWHERE = ("workflow", "data", "problems", "max_turns")  # parameters that are no --env-options
 
 
 @dataclass(frozen=True)
 class Levels:
-    """Two prototypes, of which every level of a run is a copy. All seeds of levels come from here."""
+    """Two prototypes, of which every level is a copy. All seeds of levels come from here."""
 
     training_env: Env
     held_out_env: Env
 
     def training(self, seed: int, step: int, i: int, envs_per_step: int) -> Env:
-        """Level `i` of a step, in the run with this seed."""
+        """Level `i` of a step, in a run with this seed."""
         return self.training_env.copy().reset(seed=seed * TRAINING_LEVELS + step * envs_per_step + i)
 
     def held_out(self, number: int) -> Env:
@@ -47,7 +47,7 @@ def make_levels(
     task: str, workflow: str = "mas", env_options: Sequence[str] = (), data: str = "", eval_data: str = "",
     max_turns: int = 0, *, training: bool = True,
 ) -> Levels:  # fmt: skip
-    """The levels of a task; `max_turns` goes to a constructor that takes it. `training=False`: --data may be missing.
+    """`max_turns` goes to a constructor that takes it. `training=False`: --data may be missing.
 
     ValueError on options that the task does not have, and unless the held-out problems are new.
     """
@@ -67,8 +67,7 @@ def make_levels(
     if not env.problems or not held_out.problems:
         raise ValueError(f"--task {task}: it needs `problems`, a list of texts or of objects with a `question`")
     if training:
-        sets = (env.problems, held_out.problems)
-        check_disjoint(*([getattr(problem, "question", problem) for problem in found] for found in sets))
+        check_disjoint(*([getattr(p, "question", p) for p in found] for found in (env.problems, held_out.problems)))
     return Levels(env, held_out)
 
 
@@ -84,19 +83,19 @@ def parse_pairs(task: str, pairs: Sequence[str]) -> dict[str, Any]:
         if not isinstance(default, str):
             with suppress(ValueError, SyntaxError):
                 value = ast.literal_eval(value)
-        if not equals or name not in known or (isinstance(value, str) and isinstance(default, (bool, int, float))):
+        if not equals or name not in known or (isinstance(value, str) and isinstance(default, (int, float))):
             raise ValueError(f"--env-options {pair}: not KEY=VALUE with such a value; {task} has {list_options(task)}")
         options[name] = value
     return options
 
 
 def list_options(task: str) -> str:
-    """The --env-options of a task with their defaults, as they would be given."""
+    """The --env-options of a task with their defaults."""
     return " ".join(f"{name}={'...' if value is ... else value}" for name, value in _defaults(task).items()) or "none"
 
 
 def _defaults(task: str) -> dict[str, Any]:
-    """The parameters of a task's constructor that are --env-options; "..." where there is no default."""
+    """The --env-options that a task's constructor takes; ... where there is no default."""
     parameters = inspect.signature(task_class(task)).parameters.values()
     named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name not in ELSEWHERE]
     return {p.name: ... if p.default is p.empty else p.default for p in named}

@@ -17,13 +17,13 @@ import json
 import os
 import queue
 import re
-import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from subprocess import PIPE, Popen
 from typing import Any
 
 from envs import Env, InfraError, Message, Reward
@@ -33,9 +33,9 @@ from tasks.data import fixed_order, read_problems
 from tasks.fences import extract_code, shorten, visible
 from tasks.math_text import clean, extract_answer
 
-SHOWN = 300  # characters of an answer, or of what a program printed, that other prompts repeat
-WORK_SHOWN = 1_000  # characters of the reasoning or the program that they repeat
-MAX_LENGTH = 300  # characters of an answer that is read as mathematics; a longer text equals only itself
+SHOWN = 300  # characters of an answer, or of a program's output, that other prompts repeat
+WORK_SHOWN = 1_000  # of the reasoning or the program
+MAX_LENGTH = 300  # of an answer that is read as mathematics; a longer text equals only itself
 LIMIT = 2  # seconds of a worker's CPU, after which an answer is not equal
 WORKERS = max(2, min(8, os.cpu_count() or 1))
 
@@ -72,15 +72,15 @@ def load_problems(source: str, config: str | None = None) -> tuple[Question, ...
 
 
 _BOXED = r"Put your final answer in \boxed{}."
-_ROLES = {
-    "reasoner": f"You are the reasoner of a team that solves mathematics problems. Reason step by step. {_BOXED}",
+_DUTIES = {
+    "reasoner": f"Reason step by step. {_BOXED}",
     "tool_user": (
-        "You are the tool user of a team that solves mathematics problems. Write one Python program that computes the "
-        "answer and prints it, in a block that starts with ```python and ends with ```. The program is run without "
-        "input. What it prints is your answer, whatever else you write: the last \\boxed{} in its output, or else the "
-        "last line of its output. A printed Python list counts as its elements."
+        "Write one Python program that computes the answer and prints it, in a block that starts with ```python and "
+        "ends with ```. The program is run without input. What it prints is your answer, whatever else you write: "
+        "the last \\boxed{} in its output, or else the last line of its output. A printed Python list counts as its "
+        "elements."
     ),
-    "judge": f"You are the judge of a team that solves mathematics problems. Check its answers, then decide. {_BOXED}",
+    "judge": f"Check its answers, then decide. {_BOXED}",
 }
 _Said = tuple[str | None, str, str]  # by an agent: its answer, how others see its work, what it alone is told
 
@@ -104,7 +104,7 @@ class MathEnv(Env):
         config: str | None = None, timeout: float = 10.0, reasoners: int = 2, tool_users: int = 1, calls: int = 1,
     ):  # fmt: skip
         team = [f"reasoner_{n + 1}" for n in range(reasoners)] + [f"tool_user_{n + 1}" for n in range(tool_users)]
-        workflows: dict[str, tuple[str, ...]] = {
+        workflows = {
             "mas": ("reasoner", "tool_user"),
             "single": ("reasoner",) if calls == 1 else ("reasoner_1", "reasoner_2"),
             "tool": ("tool_user",),
@@ -115,7 +115,7 @@ class MathEnv(Env):
         check("reasoners", reasoners, range(0 if tool_users else 1, 100))  # a judge needs a team
         self.agents = workflows[workflow]
         self.simultaneous = workflow == "mas"
-        self.runs_programs = any(agent.startswith("tool_user") for agent in self.agents)
+        self.runs_programs = "tool_user" in " ".join(self.agents)
         given = tuple(p if isinstance(p, Question) else read_problem(p) for p in problems)
         self.problems: tuple[Question, ...] = given if data is None else load_problems(data, config)
         if not self.problems:
@@ -127,8 +127,7 @@ class MathEnv(Env):
     def reset(self, seed: int) -> "MathEnv":
         self.problem = self.problems[self.order[seed % len(self.order)]]
         self.done = self.solved = False
-        self.turn: dict[str, _Said] = {}
-        self.previous: dict[str, _Said] = {}  # what was said a turn ago
+        self.turn = self.previous = dict[str, _Said]()  # what was said in this turn, and in the one before
         return self
 
     def copy(self) -> Env:
@@ -150,7 +149,9 @@ class MathEnv(Env):
             parts.append("This turn:\n\n" + _shown(self.turn))
         if role != "judge" and (last or self.previous):
             parts.append("All of this may be wrong. Check it and answer again.")
-        return [{"role": "system", "content": _ROLES[role]}, {"role": "user", "content": "\n\n".join(parts)}]
+        name = role.replace("_", " ")
+        task = f"You are the {name} of a team that solves mathematics problems. {_DUTIES[role]}"
+        return [{"role": "system", "content": task}, {"role": "user", "content": "\n\n".join(parts)}]
 
     def step(self, agent: str, text: str) -> Reward:
         """InfraError, and nothing changed, when the program or the comparison could not run."""
@@ -158,12 +159,10 @@ class MathEnv(Env):
         if self.done:
             return Reward(0.0, 0.0, {"format": 0.0})
         said, info = self._read(role, text)
-        answer = said[0]
-        gold, tolerance = self.problem.answer, self.problem.tolerance
-        right = answer is not None and math_equal(gold=gold, answer=answer, tolerance=tolerance)
+        right = math_equal(gold=self.problem.answer, answer=said[0] or "", tolerance=self.problem.tolerance)
         turn, last = self.turn | {agent: said}, agent == self.agents[-1]
         agreed = last and self._agreed(turn)
-        # Everything that can fail is behind us: change the state.
+        # What can fail is behind us: change the state.
         self.turn = turn
         if agent == self.agents[0 if self.simultaneous else -1]:
             self.solved = right  # it speaks for the team
@@ -173,7 +172,7 @@ class MathEnv(Env):
         return Reward(float(right), local, info | {"right": float(right)})
 
     def _read(self, role: str, text: str) -> tuple[_Said, dict[str, float]]:
-        """What an agent of this role says with a response, and its rewards for the form."""
+        """What a response says, and its rewards for the form."""
         work = shorten(visible(text).strip(), WORK_SHOWN)  # a response as others see it
         if role != "tool_user":
             answer = extract_answer(text)
@@ -181,11 +180,10 @@ class MathEnv(Env):
             return (answer, work, failure), {"format": float(answer is not None)}
         code = extract_code(text)
         if code is None:
-            failure = "it had no complete ```python block that parses."
-            return (None, work, failure), {"format": 0.0, "executes": 0.0}
+            return (None, work, "it had no complete ```python block that parses."), {"format": 0.0, "executes": 0.0}
         result = sandbox.run_program(code, timeout=self.timeout)
         if result.status == "infra":
-            raise InfraError(f"the sandbox could not run the tool user's program: {result.stderr[-SHOWN:]}")
+            raise InfraError(f"the sandbox could not run a program: {result.stderr[-SHOWN:]}")
         program, printed = f"```python\n{shorten(code.strip(), WORK_SHOWN)}\n```", result.stdout.strip()
         answer = _printed_answer(printed) if result.status == "ok" else None
         if answer is None:
@@ -205,13 +203,13 @@ class MathEnv(Env):
 
 
 def _shown(turn: dict[str, _Said]) -> str:
-    """Each agent's answer, and below it its work."""
-    shown = ((agent, (answer or "no answer")[:SHOWN], work) for agent, (answer, work, _) in turn.items())
-    return "\n\n".join(f"{agent}: {answer}\n{work}".strip() for agent, answer, work in shown)
+    return "\n\n".join(
+        f"{agent}: {(answer or 'no answer')[:SHOWN]}\n{work}".strip() for agent, (answer, work, _) in turn.items()
+    )
 
 
 def _printed_answer(printed: str) -> str | None:
-    """The last box or else the last line of what a program printed; None if it cannot be an answer."""
+    """The last box, or else the last line; None if it cannot be an answer."""
     line = printed[printed.rfind("\n") + 1 :].strip()
     if line[:1] == "[" and line.find("]") == len(line) - 1:  # a Python list: [1, 2] in LaTeX is an interval
         line = line[1:-1]
@@ -220,11 +218,10 @@ def _printed_answer(printed: str) -> str | None:
     return answer if readable else None
 
 
-# `math_rules.py` runs in worker processes: sympy can work for hours on a hostile text, and a time limit by signal works
-# in the main thread only.
+# `math_rules.py` runs in workers: sympy can take hours for a hostile text, and signals limit the main thread only.
 _ROOT = str(Path(__file__).resolve().parent.parent)
 _PROGRAM = f"import sys; sys.path.insert(0, {_ROOT!r}); from tasks.math_rules import serve; serve({LIMIT})"
-_idle: queue.LifoQueue[Any] = queue.LifoQueue()  # workers; last in, first out: warm ones first
+_idle: queue.LifoQueue[Any] = queue.LifoQueue()  # warm workers first
 for _ in range(WORKERS):
     _idle.put(None)  # one that is still to be started
 
@@ -235,9 +232,9 @@ def _ask(*question: object) -> bool:
     worker, reply = _idle.get(), ""
     try:
         if worker is None or worker.poll() is not None:
+            command = [sys.executable, "-c", _PROGRAM]
             # A session of its own: an interrupt from the keyboard is ours to handle.
-            pipe, command = subprocess.PIPE, [sys.executable, "-c", _PROGRAM]
-            worker = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True)
+            worker = Popen(command, stdin=PIPE, stdout=PIPE, text=True, start_new_session=True)
         print(json.dumps(question), file=worker.stdin, flush=True)
         reply = worker.stdout.readline()
     except OSError as error:
@@ -248,15 +245,15 @@ def _ask(*question: object) -> bool:
             worker.wait()
         _idle.put(worker if reply else None)
     if not reply and worker.returncode > 0:  # not ended by a signal, as by its own alarm
-        raise InfraError("a worker for mathematics ended with an error (is sympy installed?); see its error above")
+        raise InfraError("a worker for mathematics ended with an error, see above (is sympy installed?)")
     return reply == "true\n"
 
 
 def math_equal(*, gold: str, answer: str, tolerance: float = 0.0) -> bool:
     """Does the answer equal the gold? Both bare (`\\frac12`) or in a box. Keywords only: it is not symmetric.
 
-    `tolerance`: how far a number may be from the gold's. Works in any thread. No text raises, or takes more than LIMIT
-    seconds of a worker; what cannot be decided in time is not equal. InfraError when no worker can be started.
+    `tolerance`: how far a number may be from the gold's. Works in any thread. No text raises. What takes a worker more
+    than LIMIT seconds is not equal. InfraError when no worker can be started.
     """
     gold, answer = ((extract_answer(text) or text).strip() for text in (gold, answer))
     if max(len(gold), len(answer)) > MAX_LENGTH:

@@ -17,7 +17,7 @@ from sympy.core.alphabets import greeks
 from tasks.math_text import FUNCTIONS, without_unit
 
 MAX_BITS = 100_000  # of an exact power: larger numbers are compared as text
-MIN_DIGITS = 6  # significant digits a decimal needs to stand for a value that has no finite decimal
+MIN_DIGITS = 6  # significant ones, of a decimal that stands for a value without a finite one
 
 _GREEK = {*greeks, *map(str.title, greeks), "varepsilon", "vartheta", "varphi", "ell"} - {"pi", "Pi", "Sigma"}
 LETTER = rf"(?:[a-zA-Z]|\\(?:{'|'.join(_GREEK)})(?![a-zA-Z]))"
@@ -29,14 +29,14 @@ _CONSTANTS = {"e": sympy.E, "i": sympy.I, r"\pi": sympy.pi}
 _AROUND = {"|": sympy.Abs, r"\lfloor": sympy.floor, r"\lceil": sympy.ceiling}
 _CLOSING = {"(": ")", "{": "}", "[": "]", "|": "|", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
 _STARTS = rf"{SYMBOL}|\d+ [\^!]|[({{]|\\(?:frac|sqrt|binom|pi|lfloor|lceil)|{'|'.join(map(re.escape, _CALLS))}"
-_MISREAD = re.compile(  # what the grammar has, but what may mean something else
+_MISREAD = re.compile(  # what the grammar has, but may mean something else
     rf"(?<![\\\w])d {LETTER}"  # d y / d x
     r"|\^ \{ \( \w+ \) \}"  # f^{(2)}
     r"|(?<![\\\w])[fghFGH] \(|\^ \{ - \d+ \} \("  # f(x + 1), f^{-1}(x)
     rf"|(?:(?<![\\\w]){LETTER}|(?<!\\log )_ {SCRIPT}) \( [^-()+]*\)"  # P(x); n(n-1) is a product
     r"|(?:(?<![\\\w])(?<!_ )\w+|[)}]) \( [\d.]+ \)"  # 2(3), (1 2)(3)
     r"|(?<![\d.])(?<!_ )[\d.]+ [\d.]"  # 2 3
-    r"|\\(?:sin|cos|tan|cot|sec|csc|sinh|cosh|tanh) \^ \{ -"  # \sin^{-1}: arcsin or 1/sin
+    r"|\\(?:sin|cos|tan|cot|sec|csc)h? \^ \{ -"  # \sin^{-1}: arcsin or 1/sin
     r"|\^ (?:T|\{ T \})(?: |$)|[A-Zfgh] \^ (?:[tH](?: |$)|\{ -)"  # transposes and inverses
     rf"|[A-Z] (?:[\^_] {SCRIPT} )*(?:\\cdot |\* )?[A-Z](?: |$)"  # AB and BA are matrices
     r"|[a-zA-Z] \\times [a-zA-Z\\]"  # a product of vectors
@@ -47,7 +47,7 @@ _MIXED = re.compile(r"(?<![_^] )(?<!\S)(\d+) (\\frac \{ \d+ \} \{ \d+ \})(?! [\^
 
 @lru_cache(maxsize=512)
 def parse(text: str) -> Any:
-    """The sympy expression of a clean text; None if the parser does not know exactly what it means."""
+    """The sympy expression of a clean text; None if its meaning is not known exactly."""
     if _MISREAD.search(text):
         return None
     parser = _Parser(_MIXED.sub(r"( \1 + \2 )", text))
@@ -63,10 +63,10 @@ class _Parser:
 
     def __init__(self, text: str) -> None:
         self.left = text + " "
-        self.bars = False  # are we inside |...|, so that the next bar closes it?
+        self.bars = False  # does the next bar close |...|?
 
     def take(self, tokens: str = r"\S+", keep: bool = False) -> str:
-        """The next token if it is one of these, else ""; it is gone unless we `keep` it."""
+        """The next token if it is one of these, else ""; `keep`: only look."""
         found = re.match(rf"(?:{tokens}) ", self.left)
         self.left = self.left[found.end() :] if found and not keep else self.left
         return found[0][:-1] if found else ""
@@ -161,14 +161,14 @@ def somewhere(expression: Any) -> Any:
 
 
 def same_value(gold: Any, answer: Any) -> bool:
-    """Equality of two expressions, proved exactly by sympy. What cannot be proved is not equal."""
+    """Has sympy an exact proof that they are equal?"""
     gap = gold - answer
     there = somewhere(gap).evalf(20)  # a point where they differ refutes, much faster than a proof
     return not (there.is_number and abs(there) > 1e-9) and gap.equals(0) is True
 
 
 def same_quantity(gold: str, answer: str, tolerance: float) -> bool:
-    """Formulas with their units: equal, or numbers within what a decimal or the tolerance allows."""
+    """Are formulas with units equal, or numbers within what a decimal or the tolerance allows?"""
     (gold, g_unit), (answer, a_unit) = without_unit(gold), without_unit(answer)
     if g_unit and a_unit and g_unit != a_unit:
         return False
@@ -182,7 +182,7 @@ def same_quantity(gold: str, answer: str, tolerance: float) -> bool:
         return gold == answer
     allowed = Rational(str(tolerance))
     decimal = re.fullmatch(r"(?:- )?(\d*)\.(\d+)", answer)
-    finite = g.is_Rational and 10 ** g.q.bit_length() % g.q == 0  # then a decimal must hit it exactly
+    finite = g.is_Rational and 10 ** g.q.bit_length() % g.q == 0  # a decimal must hit it
     if decimal and not finite and len((decimal[1] + decimal[2]).lstrip("0")) >= MIN_DIGITS:
         allowed = max(allowed, Rational(1, 2 * 10 ** len(decimal[2])))
     return bool(allowed and g.is_number and a.is_number and abs(g - a) <= allowed) or same_value(g, a)

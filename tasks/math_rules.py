@@ -1,11 +1,11 @@
 r"""Equality of mathematical answers by structure, with formulas at the leaves. Only workers run this (`math_env.py`).
 
 `tests/samples/math_pairs.txt` is the long list of what follows:
-- Exact values are exactly equal. A decimal may stand for a gold without a finite decimal (1/3, pi), rounded to 6 digits
-  or more, or be within the gold's tolerance. 35\% is 35 or 0.35. Units may be left out, but not exchanged.
+- Exact values are exactly equal. A decimal of 6 digits or more may stand for a gold without a finite one (1/3, pi), or
+  be within the gold's tolerance. 35\% is 35 or 0.35. Units may be left out, but not exchanged.
 - Lists and sets have no order, tuples have. (2,5] equals 2 < x \le 5. Ratios scale, clock times do not.
-- `x = 5` equals `5`, not `y = 5`, and neither equals `2x = 10`. Relations of several variables are equal up to a
-  constant factor. What is to be worked out (\lfloor 3.7\rfloor) is no answer unless the gold has it.
+- `x = 5` equals `5`, not `y = 5` or `2x = 10`. Relations of several variables are equal up to a constant factor. What
+  is to be worked out (\lfloor 3.7\rfloor) is no answer unless the gold has it.
 """
 
 import json
@@ -28,7 +28,7 @@ _NAME = re.compile(  # x, a_n, f'(x), f^{-1}(x), \angle ABC, |AB|, \frac{dy}{dx}
     rf"{_SYMBOL}(?: \^ \{{ (?:- 1|\( \w+ \)) \}})?(?: \( [^-()+*/^=<>]* \))?|(?:m )?\\angle(?: {_SYMBOL})+"
     rf'|\| "[A-Z]+ \||\\frac \{{ {_SYMBOL} \}} \{{ {_SYMBOL} \}}|"\w+(?: "\w+)+'
 )
-_WAYS = (  # of saying the same: what stands for all of a text, and what is compared instead, one after the other
+_WAYS = (  # of saying the same, one after the other: all of a text, and what is compared instead
     (rf"({_SYMBOL}) \\approx (.+)", r"\1 = \2"),
     (r"(.+?) \\approx .+", r"\1"),  # \sqrt2 \approx 1.41: the exact side counts
     (rf"(\\\{{ {_SYMBOL}(?: \\in \\reals)? [|:] [^,]+) , ([^,]+)", r"\1 \\land \2"),
@@ -49,14 +49,14 @@ def serve(limit: float) -> None:
         signal.setitimer(signal.ITIMER_PROF, limit)
         try:
             verdict = equal(gold, answer, tolerance)
-        except Exception:  # anything the algebra raises: undecided is not equal
+        except Exception:  # whatever the algebra raises
             verdict = False
         signal.setitimer(signal.ITIMER_PROF, 0)
         print(json.dumps(verdict), flush=True)
 
 
 def equal(gold: str, answer: str, tolerance: float = 0.0) -> bool:
-    """Equality of two clean texts, by the rules for an answer as a whole."""
+    """Equality of clean texts, by the rules for an answer as a whole."""
     if any(re.search(work, answer) and not re.search(work, gold) for work in _WORK):
         return False
     for pattern, replacement in _WAYS:
@@ -73,7 +73,7 @@ def equal(gold: str, answer: str, tolerance: float = 0.0) -> bool:
 
 
 def same(gold: str, answer: str, tolerance: float = 0.0, top: bool = False) -> bool:
-    r"""Equality of clean texts by structure. At the `top`, a set may be written as a list: \{1,2\} as 1,2."""
+    r"""Equality by structure. At the `top`, a set may be written as a list: \{1,2\} as 1,2."""
     (g_name, g), (a_name, a) = _solved(gold), _solved(answer)
     if not g or not a or (g_name and a_name and g_name != a_name):
         return _same_relation(gold, answer)
@@ -99,14 +99,14 @@ def same(gold: str, answer: str, tolerance: float = 0.0, top: bool = False) -> b
 
 
 def _plain(text: str) -> str:
-    """The text, without capitals at the start of words where it has nothing but words."""
+    """The text; if it has only words, without capitals at their start."""
     if re.fullmatch(r'"\S+(?: "\S+)*', text):
         text = re.sub('"(?:[A-Z][a-z]{2,}|No)(?= |$)', lambda word: word[0].lower(), text)
     return re.sub(r'"(?=\w)', "", text)
 
 
 def _cut(text: str, *marks: str) -> tuple[list[str], list[str]]:
-    """Cut at the marks outside all brackets: the parts, and the marks between them."""
+    """The parts between the marks that are outside all brackets, and these marks."""
     tokens, depth = [], 0
     for token in text.split(" "):
         depth += (token in _OPEN) - (token in _CLOSE)
@@ -116,19 +116,19 @@ def _cut(text: str, *marks: str) -> tuple[list[str], list[str]]:
 
 
 def _inside(text: str) -> tuple[str, str]:
-    """Two brackets that hold all of the text, and what they hold: "()", "1 , 2"; else "", ""."""
+    """Brackets around all of the text, and what they hold: "()", "1 , 2"; else "", ""."""
     parts, marks = _cut(text, *_CLOSE)
     opening, _, inside = parts[0].partition(" ")
     return (opening + marks[0], inside) if parts[1:] == [""] and opening + marks[0] in _PAIRS else ("", "")
 
 
 def _elements(text: str) -> list[str]:
-    r"""The elements of a list, \pm written out. Only the comma and the words or, and cut it."""
-    elements = []
-    for part in _cut(text, ",", ";", '"or', '"and')[0]:
-        for plus, minus in ("+-", "-+") if part.count(r"\pm ") == 1 else [(r"\pm", r"\mp")]:
-            elements.append(part.replace(r"\pm ", plus + " ").replace(r"\mp ", minus + " "))
-    return elements
+    r"""The elements of a list, \pm written out."""
+    return [
+        part.replace(r"\pm ", plus + " ").replace(r"\mp ", minus + " ")
+        for part in _cut(text, ",", ";", '"or', '"and')[0]
+        for plus, minus in (("+-", "-+") if part.count(r"\pm ") == 1 else [(r"\pm", r"\mp")])
+    ]
 
 
 def _group(text: str) -> tuple[str, list[str]]:
@@ -158,7 +158,7 @@ def _is_name(text: str) -> bool:
 
 
 def _relation(text: str) -> tuple[list[str], list[str]]:
-    """Sides and marks of a relation, with > and its like turned round."""
+    """Sides and marks of a relation; > and its like are turned round."""
     parts, marks = _cut(text, *_RELATIONS)
     if marks and marks[0] in _MIRROR:
         return parts[::-1], [_MIRROR.get(mark, "?") for mark in marks[::-1]]
@@ -189,7 +189,7 @@ def _solved(text: str) -> tuple[str, str]:
 
 
 def _range(text: str) -> tuple[str, str]:
-    r"""("x", (2,5]) of 2 < x \le 5. Name "" for all else."""
+    r"""("x", (2,5]) of 2 < x \le 5; else ("", text)."""
     parts, marks = _relation(text)
     if len(parts) == 2:
         above = _is_name(parts[1])
@@ -201,7 +201,7 @@ def _range(text: str) -> tuple[str, str]:
 
 
 def _same_relation(gold: str, answer: str) -> bool:
-    """Relations that are not solved for the same name: equal sides, or equal up to a constant factor."""
+    """Equal sides, or equal up to a constant factor?"""
     (golds, g_marks), (answers, a_marks) = _relation(gold), _relation(answer)
     if not g_marks or g_marks != a_marks:
         return False

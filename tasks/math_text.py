@@ -3,8 +3,8 @@ r"""Mathematical answers as text: `extract_answer` finds one in a response, and 
     clean(r"\left( \dfrac12, 3\text{ cm} \right)")  ->  r'( \frac { 1 } { 2 } , 3 "cm )'
 
 Its tokens stand between single blanks: numbers as written; letters, of which those side by side are a product (`2ab`);
-`"cm` and `"ABC`, words or names that are none; and all other commands and marks. Nothing that carries meaning is
-dropped. Every step takes linear time.
+`"cm` and `"ABC`, words or names that are none; and all other commands and marks. Nothing with a meaning is dropped.
+Every step takes linear time.
 """
 
 import re
@@ -14,9 +14,9 @@ from typing import Any
 
 from tasks.fences import visible
 
-MAX_READ = 100_000  # characters at the end of a response in which an answer is sought
+MAX_READ = 100_000  # characters, the last of a response
 
-_MARKS = re.compile(  # braces take the blanks behind them, so that a box of blanks is seen to be empty
+_MARKS = re.compile(  # braces take the blanks behind them: a box of blanks is empty
     r"(?P<box>\\{1,2}(?:boxed|fbox)\s*)?(?P<brace>\{)\s*"
     r"|\\(?:boxed|fbox)(?![a-zA-Z])\s*(?P<bare>[^\s{$][^\s$]*)"
     r"|\}\s*(?P<comment>%)?"
@@ -33,8 +33,8 @@ def extract_answer(text: str) -> str | None:
     counts too (the GSM8K notation). Numbers in prose never do.
     """
     text = visible(text).strip()[-MAX_READ:]
-    place, outside = (0, 0), (-1, -1)  # of the answer, and of a box around nothing but it; texts would be copied
-    opened: list[tuple[int, int]] = []  # of every open brace: where its box starts (or -1), and its content
+    place, outside = (0, 0), (-1, -1)  # of the answer, and of a box around only it; texts would be copied
+    opened: list[tuple[int, int]] = []  # of every open brace: starts of its box (or -1), and of its content
     at = 0
     while mark := _MARKS.search(text, at):
         at = mark.end()
@@ -70,7 +70,7 @@ _SHIFTED: list[tuple[str, Any]] = [  # what NFKC would bring down to the line
     ("[₀-ₜ]+", lambda lowered: f"_{{{_plain(lowered[0])}}}"),
     ("[¼½¾⅐-⅞]", lambda part: r"\frac{{{}}}{{{}}}".format(*_plain(part[0]).split("⁄"))),
 ]
-_SYNONYMS = (  # commands, and the token that they mean; layout is no token
+_SYNONYMS = (  # commands, and their token; layout has none
     r"left right middle big Big bigg Bigg bigl bigr Bigl Bigr displaystyle limits quad qquad: dfrac tfrac cfrac:\frac "
     r"dbinom tbinom:\binom lbrace:\{ rbrace:\} vert lvert rvert mid:| div:/ lt:< gt:> "
     r"leq leqslant:\le geq geqslant:\ge neq:\ne vee:\lor wedge:\land ldots cdots:\dots varnothing:\emptyset"
@@ -82,8 +82,8 @@ FUNCTIONS = "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln 
 _BARE = {"pi": r"\pi", "infinity": r"\infty", "infty": r"\infty", "oo": r"\infty", "sign": '"sgn'}
 _BARE |= {name: "\\" + name for name in FUNCTIONS.split() if name != "sec"}  # seconds
 
-# Blanks are single by now, so ` ?` is enough, and no pattern scans a row of blanks twice.
-_SPELLINGS: list[tuple[str, Any]] = [  # the replacement is a text or a function
+# Blanks are single by now: ` ?` is enough, and no row of blanks is scanned twice.
+_SPELLINGS: list[tuple[str, Any]] = [
     (r"\\! ?", ""),
     (r"\{,\}", ","),
     (r"(?<!\\)\\[,;: ()\[\]]|~", " "),  # not in the \\ between rows of a matrix
@@ -121,7 +121,7 @@ _SMALL_WORDS = "is are or and odd even if for all no not yes than the of an at t
 
 @lru_cache(maxsize=4096)
 def clean(text: str) -> str:
-    """One spelling for what people spell in many ways (see the top of this file)."""
+    """One spelling for what people spell in many ways: see the top."""
     for pattern, replacement in _SHIFTED:
         text = re.sub(pattern, replacement, text)
     text = " ".join(_plain(text.translate(_CHARACTERS)).translate(_CHARACTERS).split())
@@ -193,7 +193,7 @@ def _unit_name(token: str) -> str | None:
 
 
 def without_unit(text: str) -> tuple[str, str]:
-    """("15", "cm ^ 2") of 15 "cm ^ 2; a text without a known unit or currency as it is, with the unit ""."""
+    """("15", "cm ^ 2") of 15 "cm ^ 2; (text, "") without a known unit or currency."""
     text = re.sub(r'^(- |)("dollar|"euro|"pound-sterling|"yen) ((?:\d|\\frac).*)', r"\1\3 \2", text)
     tokens = text.split(" ")
     names = [_unit_name(token) or (token if token in "/^23" else "") for token in tokens]
