@@ -14,12 +14,13 @@ from envs import Env, InfraError, Message, Reward
 from tasks import sandbox
 from tasks.fences import extract_code, shorten
 
+Rng = np.random.Generator
 MAX_ANSWER = 10_000  # characters of an answer that are read
 MAX_MOVES = 200  # moves of a plan that are read
 
 
 def parse_answer(text: str) -> list | None:
-    """The list after the last `####` marker, None when there is no marker or no readable list behind it.
+    """The list after the last `####`, None when there is none that can be read.
 
     Bare words are quoted, then it is JSON. Text after the list is ignored.
 
@@ -59,7 +60,7 @@ PROGRAM = (
     "run, your own text is not read. Copy the definitions of the board into it. Its last line of output must be "
 )
 MAX_PROGRAM = 1000  # characters of a program that the planner sees
-MAX_OUTPUT = 500  # characters of its output or error that the planner and its author see
+MAX_OUTPUT = 500  # and of its output or error, which its author sees too
 
 
 def check(name: str, value: Any, choices: range | tuple) -> None:
@@ -79,21 +80,20 @@ class Board(Env):
     is proposed (a list in its last line is enough). Both roles see the program and its output or error.
 
     Local rewards: .1 format + .1 legal (planner) or executes (tool user) + .8 * share. Roles and weights are the
-    paper's (appendix A.1). The shares are ours: they never pay for an empty plan, a bump, or a push on and off again.
-    `executes`: the proposal is legal, or the program ended well and printed an answer that can be read. The team reward
-    of a proposal is what the team would get for it.
+    paper's (appendix A.1), the shares are ours. `executes`: the proposal is legal, or the program ended well and
+    printed an answer that can be read. The team reward of a proposal is what the team would get for it.
     """
 
     # What a game brings:
     RULES: str
     ANSWER: str  # how to write an answer line
     PRINT: str  # how a program prints one
-    _generate: Callable[[np.random.Generator], bool]  # try to make a level
+    _generate: Callable[[Rng], bool]  # try to make a level
     _describe: Callable[[str], str]  # the state as this role sees it; "" for people
     _definitions: Callable[[], str]  # the state as lines of Python
     # change the state: team reward, legal, share (0 for an empty answer), feedback for the next prompt
     _apply: Callable[[list], tuple[float, bool, float, str]]
-    _noise: Callable[[np.random.Generator, float], list]  # an answer, each part good with this probability, else random
+    _noise: Callable[[Rng, float], list]  # an answer, each part good with this probability, else random
 
     tries = 1000  # to generate a level; 0: it was given as text
 
@@ -108,7 +108,7 @@ class Board(Env):
     def render(self) -> str:
         return self._describe("")
 
-    def noisy_answer(self, rng: np.random.Generator, good: float) -> str:
+    def noisy_answer(self, rng: Rng, good: float) -> str:
         # a program's plan is good or random as a whole, and one program in five does not run
         if not self.runs_programs or self.program:  # the planner decides
             return f"#### {_written(self._noise(rng, good))}"
@@ -118,7 +118,7 @@ class Board(Env):
         return f"```python\nprint('####'{joint} {' + '.join(runs)})\n```"
 
     def _load(self) -> None:
-        """Set the state to the start of the level; subclasses extend it."""
+        """Set the state to the start of the level."""
         self.done = self.solved = False
         self.note, self.best, self.way = "This is the first turn.", 0.0, ()  # `best`: highest potential so far
         self.proposal, self.program = "none", ""  # of this turn, as the planner sees them
@@ -196,7 +196,7 @@ def _run_program(code: str | None) -> tuple[list | None, str]:
 
 
 Cell = tuple[int, int]  # (row, column), origin top left
-MOVES: dict[str, Cell] = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
+MOVES = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 SPELLINGS = {name: name[0].upper() for name in (*"udlr", "up", "down", "left", "right")}
 SIZES = range(1, 1001)  # rows or columns of a board
 
@@ -242,7 +242,7 @@ class Walk(Board):
     TITLE = TASK = HINT = ""  # parts of the rules
     position: Cell  # of the player
     _move: Callable[[str], None]  # make a move if it is possible
-    _noisy_move: Callable[[np.random.Generator, float], str]  # one that brings the solution nearer, or a random one
+    _noisy_move: Callable[[Rng, float], str]  # one that brings the solution nearer, or a random one
     _symbol: Callable[[Cell], str]  # how a cell is drawn, "#" if nobody can enter it
     _places: Callable[[], str]  # where everything is, as Python
 
@@ -272,7 +272,7 @@ class Walk(Board):
         legal = bool(moves) and not bumps and len(moves) <= self.max_moves
         return legal, f"Your last plan had {len(moves)} moves, {bumps} of them impossible."
 
-    def _noise(self, rng: np.random.Generator, good: float) -> list:
+    def _noise(self, rng: Rng, good: float) -> list:
         twin, moves = self.copy(), []
         for _ in range(rng.integers(1, min(self.max_moves, 8) + 1)):
             moves.append(twin._noisy_move(rng, good))

@@ -6,13 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from tasks.boards import MAX_MOVES, MOVES, Cell, Walk, beside, check, distances
+from tasks.boards import MAX_MOVES, MOVES, Cell, Rng, Walk, beside, check, distances
 
 
 class PlanPath(Walk):
-    """Walk from the start to the goal around blocked cells.
-
-    Team reward: 1 at the goal, else max(0, (d_before - d_after) / d_start), d the shortest-path distance to the goal.
+    """Team reward: 1 at the goal, else max(0, (d_before - d_after) / d_start), d the shortest distance to the goal.
     Share of both roles: net steps towards the goal / max(moves given, min(max_moves, d_before)), at least 0. So loops,
     bumps and walking away earn nothing, and an empty plan earns its format share only.
 
@@ -56,7 +54,7 @@ class PlanPath(Walk):
             raise ValueError(f"Plan-Path level: the goal cannot be reached\n{text}")
         return env.reset(seed=0)
 
-    def _generate(self, rng: np.random.Generator) -> bool:
+    def _generate(self, rng: Rng) -> bool:
         free = [(r, c) for r, c in np.argwhere(rng.random((self.rows, self.cols)) >= self.blocks).tolist()]
         if len(free) < 2:
             return False
@@ -66,7 +64,6 @@ class PlanPath(Walk):
 
     def _set_level(self, free: list[Cell], start: Cell, goal: Cell) -> None:
         self.free, self.start, self.goal = frozenset(free), start, goal
-        # only of cells from which the goal can be reached
         self.distance = distances([goal], lambda cell: self.free & {beside(cell, move) for move in MOVES})
 
     def _load(self) -> None:
@@ -92,7 +89,7 @@ class PlanPath(Walk):
         team = 1.0 if self.solved else min(1.0, gain / self.distance[self.start])
         return team, legal, gain / max(len(answer), min(self.max_moves, before)), note
 
-    def _noisy_move(self, rng: np.random.Generator, good: float) -> str:
+    def _noisy_move(self, rng: Rng, good: float) -> str:
         move = str(rng.choice(list(MOVES)))
         if rng.random() < good and not self.done:
             move = min(MOVES, key=lambda move: self.distance.get(beside(self.position, move), inf))

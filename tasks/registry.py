@@ -42,8 +42,8 @@ def located(task: str) -> str:
 
 def in_one_line(error: BaseException) -> str:
     """Type and text of an exception, and the line that raised it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({frames[-1].name}, line {frames[-1].lineno} of {Path(frames[-1].filename).name})" if frames else ""
+    at = next(reversed(traceback.extract_tb(error.__traceback__)), None)
+    place = f" ({at.name}, line {at.lineno} of {Path(at.filename).name})" if at else ""
     return " ".join(f"{type(error).__name__}: {error}{place}".split())
 
 

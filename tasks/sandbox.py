@@ -34,11 +34,11 @@ from tasks.seccomp import seccomp_filter
 TIMEOUT = 10.0  # seconds of wall time
 MEMORY = 1 << 30  # bytes of address space
 THREADS = 32  # at a time, of a namespace from Linux 5.14 on, of a user before; those of root are not counted
-OUTPUT = 1 << 20  # bytes of stdout, and of stderr; a program that writes more is stopped
+OUTPUT = 1 << 20  # bytes of stdout, and of stderr
 FILES = 1 << 25  # bytes of /tmp, and of each file
 LIMITS = {"AS": MEMORY, "STACK": MEMORY // 8, "FSIZE": FILES, "NOFILE": 256, "CORE": 0}  # deep recursion is legitimate
 FOLDER: Any = {"prefix": "sandbox-", "ignore_cleanup_errors": True}  # of a program without bubblewrap
-START_SECONDS = 30.0  # to start a sandbox; longer is an infrastructure failure
+START_SECONDS = 30.0  # to start a sandbox, else "infra"
 
 PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))  # outside a virtual environment
 FLAGS = ("-X", "int_max_str_digits=0", "-S", "-s", "-B", "-c")
@@ -111,7 +111,7 @@ _mode = "auto"
 
 
 def set_mode(mode: str) -> None:
-    """ "auto": bubblewrap, or a ValueError where it cannot run. "rlimit": resource limits, no security boundary."""
+    """How programs run from now on: "auto" or "rlimit", see above."""
     global _mode
     if mode not in ("auto", "rlimit"):
         raise ValueError(f"sandbox mode {mode!r}: choose 'auto' or 'rlimit'")
@@ -147,7 +147,7 @@ def _bubblewrap_problem() -> str:
 
 @lru_cache
 def _bubblewrap() -> tuple[str, ...]:
-    """The command that puts the supervisor inside, with Python, its library and the shared ones that they load."""
+    """The command that puts the supervisor inside."""
     library = os.path.realpath(sysconfig.get_path("stdlib"))
     extensions = map(str, Path(library, "lib-dynload").glob("*.so"))
     trace = {"LD_TRACE_LOADED_OBJECTS": "1", "LD_PRELOAD": ":".join(extensions)}  # the loader lists, and runs nothing

@@ -106,5 +106,5 @@ if __name__ == "__main__":
     # errors are shown without our two frames
     show = sys.excepthook
     sys.excepthook = lambda kind, error, trace: show(kind, error.with_traceback(trace.tb_next.tb_next), None)  # type: ignore[union-attr]
-    sys.setrecursionlimit(50_000)  # deep recursion is legitimate: as in LiveCodeBench
+    sys.setrecursionlimit(50_000)  # as in LiveCodeBench
     exec(compile(program, "program.py", "exec"), sys.modules["__main__"].__dict__)

@@ -6,16 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from tasks.boards import MAX_MOVES, MOVES, SIZES, Cell, Walk, beside, check, distances
+from tasks.boards import MAX_MOVES, MOVES, SIZES, Cell, Rng, Walk, beside, check, distances
 
 WALLS = 0.25  # share of inner cells that a generated level blocks
 MAX_POSITIONS = 300_000  # positions of one level that are searched: about 8 s and 100 MB
 
 
 class Sokoban(Walk):
-    """Push every box onto a goal.
-
-    Team reward: boxes on goals / boxes.
+    """Team reward: boxes on goals / boxes.
     Potential, whose new highs are the share of both roles: 1 - pushes to go / pushes to go at the start, in a shortest
     solution. Deadlocks, walking, bumps, empty plans and pushing a box off and on again reach no new high.
 
@@ -55,7 +53,7 @@ class Sokoban(Walk):
             raise ValueError(f"Sokoban level: it cannot be solved\n{text}")
         return env.reset(seed=0)
 
-    def _generate(self, rng: np.random.Generator) -> bool:
+    def _generate(self, rng: Rng) -> bool:
         inner = rng.random((max(self.rows - 2, 0), max(self.cols - 2, 0)))
         floor = [(r + 1, c + 1) for r, c in np.argwhere(inner >= WALLS).tolist()]
         if len(floor) <= 2 * self.num_boxes:
@@ -133,7 +131,7 @@ class Sokoban(Walk):
         self.best += share
         return self.progress, legal, share, note
 
-    def _noisy_move(self, rng: np.random.Generator, good: float) -> str:
+    def _noisy_move(self, rng: Rng, good: float) -> str:
         # breadth first: a shortest walk to a push after which fewer are left
         walks = [(self.position, "")] if rng.random() < good else []
         seen, pushes = {self.position}, self._pushes(self.boxes, self.position)

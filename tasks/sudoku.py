@@ -5,18 +5,14 @@ from functools import cache
 from itertools import count
 from typing import Any
 
-import numpy as np
-
-from tasks.boards import Board, check
+from tasks.boards import Board, Rng, check
 
 MAX_TRIES = 50_000  # cells that a search fills: some puzzles without a solution would take hours
 SUDOKU_BOXES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}  # size: rows and columns of a box
 
 
 class Sudoku(Board):
-    """Fill the grid so that every row, column and box holds each number once.
-
-    The answer becomes the grid, unless it has another shape, anything but the integers 0 (empty) to `size`, or a
+    """The answer becomes the grid, unless it has another shape, anything but the integers 0 (empty) to `size`, or a
     changed clue. Cells whose number is repeated in their row, column or box are left empty: the rules decide, never the
     solution, so that guesses which stay tell nothing.
 
@@ -54,14 +50,14 @@ class Sudoku(Board):
         grid = [list(row.replace(".", "0").replace(" ", "")) if isinstance(row, str) else list(row) for row in rows]
         size, cells = len(grid), [int(value) if str(value).isdecimal() else -1 for row in grid for value in row]
         env = cls(size=size, **options)
-        if {len(row) for row in grid} != {size} or not all(0 <= value <= size for value in cells):
+        if set(map(len, grid)) != {size} or not all(0 <= value <= size for value in cells):
             raise ValueError(f"Sudoku: {size} rows of {size} numbers from 0 to {size} expected, got {list(rows)}")
         env.tries, env.clues, env.solution = 0, tuple(cells), () if _clashes(cells, size) else _complete(cells, size)
         if not env.solution:
             raise ValueError(f"Sudoku: no solution found: {list(rows)}")
         return env.reset(seed=0)
 
-    def _generate(self, rng: np.random.Generator) -> bool:  # 9 x 9 with 50 blanks: one try in twelve is enough
+    def _generate(self, rng: Rng) -> bool:  # 9 x 9 with 50 blanks: one try in twelve is enough
         self.solution = _complete([0] * self.size**2, self.size, rng)
         grid = list(self.solution)
         for cell in rng.permutation(self.size**2).tolist():
@@ -99,7 +95,7 @@ class Sudoku(Board):
         note = f"Your last answer filled or changed {fresh} cells; {dropped} cells repeated a number and were left out."
         return float(self.solved), fresh > 0 and not clashes, share, note
 
-    def _noise(self, rng: np.random.Generator, good: float) -> list:
+    def _noise(self, rng: Rng, good: float) -> list:
         cells = list(self.clues)
         for i, right in enumerate(self.solution):
             cells[i] = cells[i] or (right if rng.random() < good else int(rng.integers(0, self.size + 1)))
@@ -144,7 +140,7 @@ def _clashes(grid: Sequence[int], size: int) -> list[int]:
     return [i for i, value in enumerate(grid) if value and value not in _options(grid, size, i)]
 
 
-def _complete(grid: Sequence[int], size: int, rng: np.random.Generator | None = None) -> tuple[int, ...]:
+def _complete(grid: Sequence[int], size: int, rng: Rng | None = None) -> tuple[int, ...]:
     """The grid filled without clashes, in random order with `rng`; () if no way is found."""
     tries = count(1)
 

@@ -30,10 +30,13 @@ ANY_ORDER = ("find_dissimilar", "Diff", "intersection_array", "larg_nnum", "extr
 
 def plain_row(problem: Problem) -> Row:
     """A problem as a row of the plain format, with the tests and solutions that are used."""
-    tests, examples = list(map(exact, golden_tests(problem))), list(map(exact, problem.examples))
-    given = problem.tests[0].get("given", "") if problem.tests else ""
-    row = {"question": problem.question, "tests": tests, "examples": examples}
-    return {**row, "solutions": problem.solutions[:SOLUTIONS], "given": given}
+    return {
+        "question": problem.question,
+        "tests": list(map(exact, golden_tests(problem))),
+        "examples": list(map(exact, problem.examples)),
+        "solutions": problem.solutions[:SOLUTIONS],
+        "given": problem.tests[0].get("given", "") if problem.tests else "",
+    }
 
 
 def exact(test: Row) -> Row:
@@ -93,16 +96,16 @@ def compared(check: str, name: str, args: list, expected: Any) -> Row:
         return {"compare": "set"}
     if name == "find_zero":  # HumanEval/32 takes any root
         return {"accept": [float(root.real) for root in np.roots(args[0][::-1]) if abs(root.imag) < 1e-9]}
-    check = " ".join(ast.unparse(ast.parse(check)).split("\n"))  # in one spelling
-    ways: tuple[tuple[str, Callable[[re.Match], Row]], ...] = (
-        (rf"(?!assert ).*|assert {name}\(.*\) (==|is) .*", lambda found: {}),
-        (rf"assert (not )?{name}\(.*\)", lambda found: {"compare": "truth"}),
-        (r"assert set\(.*\) == set\(.*\)", lambda found: {"compare": "set"}),
-        (r"assert math\.isclose\(.*, rel_tol=([\d.e-]+)\)", lambda found: {"atol": float(found[1]) * abs(expected)}),
-        (r"assert (?:math\.f)?abs\(.*\) <=? ([\d.e-]+)", lambda found: {"atol": float(found[1])}),
-        (rf"assert round\({name}\(.*, (\d+)\) == .*", lambda found: {"atol": 0.5 * 10.0 ** -int(found[1])}),
-    )
-    for pattern, fields in ways:
+    check = ast.unparse(ast.parse(check)).replace("\n", " ")  # in one spelling
+    ways: dict[str, Callable[[re.Match], Row]] = {
+        rf"(?!assert ).*|assert {name}\(.*\) (==|is) .*": lambda found: {},
+        rf"assert (not )?{name}\(.*\)": lambda found: {"compare": "truth"},
+        r"assert set\(.*\) == set\(.*\)": lambda found: {"compare": "set"},
+        r"assert math\.isclose\(.*, rel_tol=([\d.e-]+)\)": lambda found: {"atol": float(found[1]) * abs(expected)},
+        r"assert (?:math\.f)?abs\(.*\) <=? ([\d.e-]+)": lambda found: {"atol": float(found[1])},
+        rf"assert round\({name}\(.*, (\d+)\) == .*": lambda found: {"atol": 0.5 * 10.0 ** -int(found[1])},
+    }
+    for pattern, fields in ways.items():
         if found := re.fullmatch(pattern, check):
             return fields(found)
     raise ValueError(f"compares in a way of its own: {check}")
@@ -145,7 +148,7 @@ def _human_eval(row: Row) -> Row:
 
 
 def _mbpp(row: Row) -> Row:
-    checks, defined = row["test_list"], re.findall(r"^def (\w+)\(", row["code"], flags=re.M)
+    checks, defined = row["test_list"], re.findall(r"^def (\w+)\(", row["code"], re.M)
     name = next(name for name in reversed(defined) if re.search(rf"\b{name}\(", checks[0]))
     setup = "\n".join([*row.get("test_imports", ()), row.get("test_setup_code", "")])
     return convert(f"{row.get('text') or row['prompt']}\n{checks[0]}", name, row["code"], checks, 1, setup)
@@ -153,7 +156,7 @@ def _mbpp(row: Row) -> Row:
 
 def _mbpp_plus(row: Row) -> Row:
     question, name, code = row["prompt"].strip().strip('"').strip(), row["entry_point"], row["canonical_solution"]
-    shown, inputs = re.findall(r"^assert .*", question, flags=re.M), row["base_input"] + (row["plus_input"] or [])
+    shown, inputs = re.findall(r"^assert .*", question, re.M), row["base_input"] + (row["plus_input"] or [])
     checks = [*shown, row.get("assertion") or ""]
     return convert(question, name, code, checks, len(shown), inputs=inputs, atol=row.get("atol") or 0.0)
 

@@ -3,8 +3,8 @@
     python -m tools.fetch NAME|all --output data/                          the sets of the paper's experiments
     python -m tools.fetch humaneval|mbpp|mbppplus --from FILE --to FILE    a local file whose tests are code, converted
 
-The first needs the package `datasets`; sources and splits are those of the authors' scripts (docs/reproduce.md). A row
-is written if it loads as a problem, and in a training set if no evaluation set of its kind has the question.
+Sources and splits are those of the authors' scripts (docs/reproduce.md). A row is written if it loads as a problem, and
+in a training set if no evaluation set of its kind has the question.
 """
 
 import argparse
@@ -91,7 +91,7 @@ def write(file: str, folder: Path) -> None:
             if not (path := folder / f"{other}.jsonl").exists():
                 write(other, folder)
             taken |= set(map(question_of, read_rows(str(path))))
-    counts: Counter[str] = Counter(rows=0)
+    counts = Counter(rows=0)
     save(folder / f"{file}.jsonl", usable(source, taken, counts))
     say(f"{folder / file}.jsonl: {'; '.join(f'{count} {what}' for what, count in counts.items())}")
 
@@ -108,7 +108,7 @@ def save(path: Path, rows: Iterable[Row]) -> None:
 
 
 def convert_file(name: str, source: str, target: Path) -> None:
-    """Convert a local file. Rows that cannot be converted are left out and named."""
+    """Rows that cannot be converted are left out and named."""
     use_bubblewrap()
     rows = read_rows(source)
 
@@ -134,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--to", metavar="FILE", help="the converted file")
     parser.add_argument("--sandbox", default="auto", help="where its programs run: auto (bubblewrap) or rlimit")
     given = parser.parse_args(argv)
-    convert = bool(set(given.names) & set(READERS))
+    convert = READERS.keys() & given.names
     if convert and not (len(given.names) == 1 and given.source and given.to):
         parser.error(f"{', '.join(READERS)}: one name, with --from FILE and --to FILE")
     with errors_in_one_line("tools.fetch"):

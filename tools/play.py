@@ -1,14 +1,13 @@
 """Play the roles of a task by hand, alone or in a team with a trained model: python -m tools.play TASK [--team RUN].
 
-The boards are those that the default run trains on; KEY=VALUE changes them. After each answer the way that it takes is
-drawn with arrows: ^ v < >.
+The boards are those of the default run; KEY=VALUE changes them. The way of an answer is drawn with arrows: ^ v < >.
 """
 
 import argparse
 import itertools
 import re
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from envs import Env, Message, Reward, mixed_reward
@@ -59,7 +58,7 @@ def ask(team: Any, agent: str, messages: list[Message], k: int) -> list[str]:
     return [team.decode(agent, reply.ids) for reply in replies]
 
 
-def play(env: Env, team: Any, mine: Collection[str], candidates: int, turns: int) -> None:
+def play(env: Env, team: Any, mine: list[str], candidates: int, turns: int) -> None:
     for turn in itertools.takewhile(lambda _: not env.done, range(turns)):
         say(f"\nturn {turn + 1}\n{env.render()}".rstrip())
         for agents in env.stages:
