@@ -1,10 +1,10 @@
 """Evaluate a run or a model on held-out environments: one chain each, no tree, greedy unless asked otherwise.
 
-python evaluate.py runs/NAME                                   the newest checkpoint of a run
-python evaluate.py runs/NAME@100                               its checkpoint after 100 steps
-python evaluate.py runs/NAME --samples 4 --temperature 1       pass rate over 4 sampled chains per environment
-python evaluate.py HUB_ID_OR_FOLDER --task sudoku              any chat model, with train.py's options
-python evaluate.py --team tool_user=runs/a planner=runs/b      policies of different runs, or models, together
+python evaluate.py runs/NAME                               the newest checkpoint of a run
+python evaluate.py runs/NAME@100                           its checkpoint after 100 steps
+python evaluate.py runs/NAME --samples 4 --temperature 1   pass rate over 4 sampled chains per environment
+python evaluate.py HUB_ID_OR_FOLDER --task sudoku          any chat model, with train.py's options
+python evaluate.py --team tool_user=runs/a planner=runs/b  policies of different runs, or models, together
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from records.console import errors_in_one_line, half_up  # before torch: from here on Ctrl-C is quiet
+from records.console import errors_in_one_line, half_up  # before torch: makes Ctrl-C quiet
 from records.stop import speaks
 
 if __name__ == "__main__" and speaks():

@@ -1,13 +1,13 @@
 """The paper's table of methods and its ablations with the tiny model, on CPU cores only.
 
-    python experiments.py --quick                                   methods and roles, 2 seeds, 20 steps
-    python experiments.py --jobs 50 --time-limit 500                everything, on a large machine for a few minutes
-    python experiments.py --tables credit --task file.py:Class      the rows of a table that a task of your own has
-    python experiments.py --page docs/experiments.json              the tables of recorded results once more
+    python experiments.py --quick                               methods and roles, 2 seeds, 20 steps
+    python experiments.py --jobs 50 --time-limit 500            everything, on a large machine for a few minutes
+    python experiments.py --tables credit --task file.py:Class  the rows of a table that a task of your own has
+    python experiments.py --page docs/experiments.json          the tables of recorded results once more
 
-Every training is a single-threaded `train.py` with its own folder under --output-dir; options that are not listed below
-go to all of them. Repeat the command after a stop: finished runs are kept, unfinished ones resume. At the end, at
---time-limit or at Ctrl-C, `experiments.md` and `experiments.json` are written there.
+Every training is a single-threaded `train.py` in a folder of --output-dir; options that are not listed below go to all.
+Repeat the command after a stop: finished runs are kept, unfinished ones resume. At the end, at --time-limit or at
+Ctrl-C, `experiments.md` and `experiments.json` are written there.
 """
 
 import argparse
@@ -60,7 +60,7 @@ class Plan:
 
 def make_plan(own: argparse.Namespace, words: Sequence[str]) -> Plan:
     """The rows that were asked for and whose roles and workflow the task has."""
-    from prepare import levels_of  # takes seconds (torch), and --help should not
+    from prepare import levels_of  # takes seconds (torch)
 
     config = parse(words)
     team = levels_of(config).training_env.agents
@@ -105,7 +105,7 @@ def run_trainings(runs: Mapping[Path, Sequence[str]], parallel: int) -> list[str
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
             print("some runs are not finished; the same command goes on with them")
-            time.sleep(1)  # one may be starting just now
+            time.sleep(1)  # one may just be starting
             for process in begun:
                 process.terminate()  # it saves first
     return []
@@ -154,7 +154,7 @@ def run(plan: Plan, parallel: int) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> None:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw, allow_abbrev=False)
-    parser.add_argument("--quick", action="store_true", help="methods and roles, 2 seeds, 20 steps")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter trainings")
     parser.add_argument("--tables", nargs="+", choices=TABLES, help="default: all of them (quick: methods roles)")
     parser.add_argument("--seeds", type=int, nargs="+", metavar="N", help="default: 0 1 2 3 4 (quick: 0 1)")
     parser.add_argument("--steps", type=int, metavar="N", help="training steps of a run (default: 60; quick: 20)")
@@ -163,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--output-dir", type=Path, default="runs/experiments", help="default: runs/experiments")
     parser.add_argument("--page", metavar="FILE", type=Path, help="train nothing: the tables of these results")
     own, words = parser.parse_known_args(argv)
-    # for the children: one thread each, no GPU, and no warning of tokenizers in forked processes
+    # for the children: one thread each, no GPU, no warning of tokenizers in forks
     os.environ.update(OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="", TOKENIZERS_PARALLELISM="false")
     for ending in (signal.SIGTERM, signal.SIGALRM):  # as Ctrl-C: the children end, and the table is written
         signal.signal(ending, signal.default_int_handler)

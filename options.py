@@ -26,8 +26,9 @@ Constant = Annotated[float, tyro.conf.Fixed]  # in the code, not on the command 
 BY_MODEL: Any = None  # `Config.resolved` fills it in
 Rate = Annotated[float, tyro.conf.arg(constructor=float | None, metavar="FLOAT", help_behavior_hint="")]  # type: ignore
 Count = Annotated[int, tyro.conf.arg(constructor=int | None, metavar="INT", help_behavior_hint="")]  # type: ignore
-Text = Annotated[str, tyro.conf.arg(help_behavior_hint="")]
-Words = Annotated[tuple[str, ...], tyro.conf.arg(help_behavior_hint="")]
+PLAIN = tyro.conf.arg(help_behavior_hint="")
+Text = Annotated[str, PLAIN]
+Words = Annotated[tuple[str, ...], PLAIN]
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Config(UpdateConfig):
     adapter: Literal["none", "lora"] = "none"  # lora trains an adapter on shared weights
     lora_rank: int = 16  # rank of these matrices
     frozen: Words = ()  # policies that play but are not trained
-    ranks: Annotated[tuple[int, ...], tyro.conf.arg(help_behavior_hint="")] = ()  # of torchrun, for each policy
+    ranks: Annotated[tuple[int, ...], PLAIN] = ()  # of torchrun, for each policy
     warm_start: Count = BY_MODEL  # steps of imitating noisy moves, boards only (default: 60 for tiny, else 0)
 
     sampling: Literal["tree", "chains", "parallel"] = "tree"  # tree is AT-GRPO, chains is GRPO; parallel is an ablation
@@ -107,7 +108,7 @@ class Config(UpdateConfig):
         # files under names that hold in every folder
         data, eval_data = (str(Path(f).resolve()) if f and Path(f).exists() else f for f in (self.data, self.eval_data))
         by_model: dict[str, Any] = {
-            # of an adapter few numbers move, and B starts at 0: ten times the rate of full weights
+            # of an adapter few numbers move, and B starts at 0
             "lr": (8e-4 if alone else 1e-6) * (10.0 if self.adapter == "lora" else 1.0),
             "warm_start": 60 if small else 0,
             "max_response_tokens": 28 if alone else 512,
@@ -146,7 +147,7 @@ SMALL_BOARDS = {  # what the tiny model can learn in minutes
 MOST = {"seed": 2**16 - 1, "lr": 1, "lr_final": 1, "engine_memory": 0.99, "top_p": 1}
 LEAST = dict.fromkeys(("seed", "alpha", "lr_final", "lr_warmup", "warm_start", "report_every", "save_every"), 0)
 LEAST |= {"trees": 0, "envs": 0, "temperature": 0, "micro_batch_tokens": 0, "num_candidates": 2}
-# options that may change when a run is resumed
+# options that may change when a run resumes
 UNTIED = ("steps", "device", "ranks", "sandbox", "track", "save_every", "keep", "resume", "like", "output_dir")
 
 
@@ -235,8 +236,7 @@ def policy_map(config: Config, agents: Sequence[str]) -> dict[str, str]:
 
 def by_policy(values: Sequence[str]) -> dict[str, str]:
     """{policy: what plays it at first} as --model says it, {"": what plays all} for one."""
-    pairs = [re.fullmatch(r"(?:(\w+)=)?(.*)", value, re.DOTALL) for value in values]
-    found = {match[1] or "": match[2] for match in pairs if match}
+    found = dict(pair for value in values for pair in re.findall(r"(?s)^(?:(\w+)=)?(.*)", value))
     if len(found) < len(values) or not all(found.values()) or ("" in found and len(found) > 1) or not found:
         raise ValueError(f"--model {' '.join(values)}: give one NAME for all policies, or POLICY=NAME once for each")
     return found

@@ -56,7 +56,7 @@ class Run:
             self.log.say("first evaluation: held-out environments, played greedily before training")
             before = self.evaluate(0).success
             self.save(0)
-        if self.team.world.main:  # last: without this file the folder holds no run and can be used again
+        if self.team.world.main:  # last: without it the folder holds no run and can be used again
             run_folder.write_text(self.log.run / "config.json", json.dumps(asdict(self.config), indent=1))
         return before
 
@@ -101,7 +101,7 @@ def prepare(config: Config, world: World, folder: Path, stop: Stop) -> Run:
         check(levels.training_env.copy(), config.task)
     agents = levels.training_env.agents
     track = make_tracker(config.track if world.main else "none", folder, asdict(config), done)
-    places(config, agents, world)  # these two may refuse, which need not wait for a model
+    places(config, agents, world)  # these two may refuse: before a model is loaded
     if config.engine == "vllm":
         say(world, "loading vLLM")
         import_vllm(torch.device(world.device))
@@ -109,7 +109,7 @@ def prepare(config: Config, world: World, folder: Path, stop: Stop) -> Run:
     for name, policy in team.policies.items():
         if small and world.size == 1:
             policy.threads = None  # the first update chooses them, or the checkpoint has them
-        if policy.adapted and not policy.model.name_or_path:  # no hub and no folder outside has what is below
+        if policy.adapted and not policy.model.name_or_path:  # nobody else has what is below
             policy.save(base := folder / "bases" / name, lora.merged_weights(policy.root, policy.model))
             policy.model.name_or_path = str(base.resolve())
     inputs = world.merge(inputs_of(config, team.policies))
@@ -135,11 +135,11 @@ def levels_of(config: Config, training: bool = True) -> Levels:
 
 
 def scoring_pool(config: Config, levels: Levels) -> Executor | None:
-    """Threads where scoring waits for other processes (programs, mathematics), else None."""
+    """Threads where scoring waits for other processes, else None."""
     sandbox.set_mode(config.sandbox)
     if levels.training_env.runs_programs:
         sandbox.use_bubblewrap()  # or a refusal, before anything is loaded
-    # no more than this rank has cores, or programs would time out
+    # no more than the cores of this rank, or programs would time out
     threads = max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
     return ThreadPoolExecutor(threads) if levels.training_env.slow_scoring else None
 

@@ -21,7 +21,7 @@ from records.console import errors_in_one_line, half_up, say
 from records.run_folder import Row, read_object, read_rows, write_text
 
 TEMPLATE = Path(__file__).parent / "records" / "page.html"
-# An example of each row that the page needs, see `fits`.
+# An example of each row, see `fits`.
 TREE = {
     "step": 0, "env": 0, "messages": [{"role": "", "content": ""}], "boards": [("", [""])],
     "episodes": [{"trajectory": (0, None), "ended": "", "solved": True, "stages": [
@@ -37,7 +37,7 @@ FILES = {
     "trees.jsonl": TREE,
     "boards.jsonl": TREE,
 }
-CHARTS = (  # title, what it says, its metrics ("/reward": that of every agent), whether it is a share of 1
+CHARTS = (  # title, note, metrics ("/reward": that of every agent), whether a share of 1
     ("Success", "Held-out: greedy, ±1 standard error. Training: the best of K at every action (chains: as sampled).",
      ("held-out", "solved"), True),
     ("Reward", "alpha · team + local, mean over candidates.", ("/reward",), False),
@@ -55,7 +55,7 @@ CHARTS = (  # title, what it says, its metrics ("/reward": that of every agent),
 
 
 def fits(value: Any, example: Any) -> bool:
-    """Whether a value has all that the example has, of the same kinds, and nothing else.
+    """Whether a value has all that the example has, of the same kinds, and no more.
 
     "*" stands for all other keys, an item for all of a list, 0 for a number, 0.0 also for NaN, a tuple for either.
     """

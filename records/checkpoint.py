@@ -26,7 +26,7 @@ from distributed.world import World
 from model.policy import Policy
 from records.run_folder import checkpoints, read_rows, step_of, write_text
 
-# log -> its number for the first step: evaluations count the steps that are done
+# log -> its number of the first step: evaluations count steps that are done
 LOGS = {"metrics.jsonl": 0, "timing.jsonl": 0, "trees.jsonl": 0, "evaluations.jsonl": 1, "boards.jsonl": 1}
 ALONE = World()
 
@@ -50,7 +50,7 @@ def save_checkpoint(run: Path, step: int, policies: Mapping[str, Policy], keep: 
             save_optimizer(policy, temporary / f"{name}.optimizer.safetensors")
         world.barrier()
         for path in [*temporary.rglob("*"), *(run / name for name in LOGS)] if world.main else ():
-            if path.is_file():  # on the disk before the rename makes it visible
+            if path.is_file():  # on the disk before the rename
                 with open(path, "rb") as file:
                     os.fsync(file.fileno())
     except Exception as error:

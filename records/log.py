@@ -47,7 +47,7 @@ class Log:
 
     def progress(self, first: int) -> Iterator[int]:
         """The steps from `first` on, with a bar on a terminal."""
-        hidden, steps = None if self.world.main else True, self.config.steps  # None: unless the console is a terminal
+        hidden, steps = None if self.world.main else True, self.config.steps  # None: if no terminal
         return iter(tqdm(range(first, steps), "train", initial=first, total=steps, disable=hidden, dynamic_ncols=True))
 
     def say(self, text: str) -> None:

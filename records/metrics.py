@@ -1,4 +1,4 @@
-"""What a step looks like in numbers: one flat JSON row, and plain words when the numbers look bad."""
+"""A step in numbers: one flat JSON row, and plain words when they look bad."""
 
 import resource
 import time
@@ -72,7 +72,7 @@ def groups_per_turn(groups: Mapping[Hashable, Sequence[Sample]]) -> dict[str, in
 def alarms(row: Mapping[str, Any], policies: Sequence[str]) -> list[str]:
     """What a person should know about this step."""
     found = []
-    # where the levels are solved few groups have a signal: all K answers are right
+    # in solved levels few groups have a signal: all K answers are right
     if row["groups/dead_share"] > 0.7 and row["solved"] < 0.5:
         found.append(f"{row['groups/dead_share']:.0%} of the groups have no signal: all K rewards are equal")
     for name in policies:
@@ -113,7 +113,7 @@ class Clock:
         """Seconds of the step and its parts, and the peak of memory in GB: of the process, or of torch on a GPU."""
         step, part = time.perf_counter() - self.started, self.parts
         peak = torch.cuda.max_memory_allocated() or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        # environment: scoring, texts, tokens; policies that share an engine load weights while they sample
+        # environment: scoring, texts, tokens; policies that share an engine load weights in between
         return {
             "step_s": step,
             **{f"{name}_s": part[name] for name in ("sample", "generate", "exchange", "update", "sync", "load")},

@@ -45,7 +45,7 @@ def open_run(config: Config, world: World) -> Iterator[Path]:
     if links := [path for path in folder.rglob("*") if path.is_symlink()]:
         raise ValueError(f"{links[0]} is a link: remove it")
     with open(folder / ".lock", "a") as file:
-        try:  # until the file is closed or this process ends
+        try:  # until the file is closed
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(f"--output-dir {folder}: a training is running there; name another folder") from None
@@ -80,7 +80,7 @@ def _pinned(run: Path, inputs: Mapping[str, str]) -> dict[str, str]:
     for name in sorted({os.path.realpath(name) for name, commit in inputs.items() if not commit}):
         digest = hashlib.sha256()
         with open(name, "rb") as file:
-            while block := file.read(2**20):  # weights may be larger than the free memory
+            while block := file.read(2**20):  # weights may be larger than free memory
                 digest.update(block)
         hashes[name.removeprefix(f"{run.resolve()}/")] = digest.hexdigest()
     return hashes | {name: commit for name, commit in inputs.items() if commit}
@@ -126,7 +126,7 @@ def _object(text: str, place: str, needs: Iterable[str] = ()) -> Row:
     for name in needs:
         value: Any = row.get(name)
         if type(value) not in (int, float) or not abs(value) < 1e15:  # NaN is not
-            raise ValueError(f"{place}: {name} is {value!r:.40} and not a number of sensible size")
+            raise ValueError(f"{place}: {name} is {value!r:.40}, no sensible number")
     return row
 
 

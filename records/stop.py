@@ -7,7 +7,6 @@ import shlex
 import signal
 import sys
 from pathlib import Path
-from types import FrameType
 
 from options import Config
 from records.console import errors_in_one_line, out_of_memory, say
@@ -41,7 +40,7 @@ class Stop:
                 say(how_to_go_on(self.config))
             from torch import distributed  # not at the top: --help needs no torch
 
-            if distributed.is_initialized():  # other ranks may wait in the middle of anything: it cannot be closed
+            if distributed.is_initialized():  # other ranks may wait anywhere: it cannot be closed
                 os._exit(128 + error.args[0])
             sys.exit(128 + error.args[0])
         if isinstance(error, SystemExit):  # of a task's own code: ours come before or after
@@ -50,11 +49,11 @@ class Stop:
             with errors_in_one_line("train.py"):
                 raise error
 
-    def _receive(self, number: int, frame: FrameType | None) -> None:
+    def _receive(self, number: int, frame: object) -> None:
         self.number = number
         if not self.patient:
             raise Stopped(number)
-        for each, _ in self.before:  # torchrun passes on what the terminal has sent to all: that is no second one
+        for each, _ in self.before:  # torchrun passes on what the terminal sent to all: no second one
             signal.signal(each, signal.SIG_IGN if "TORCHELASTIC_RUN_ID" in os.environ else signal.SIG_DFL)
         if speaks():
             os.write(2, b"\nstopping: this step is finished and saved first; once more ends at once\n")

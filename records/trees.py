@@ -49,7 +49,7 @@ def _episode(episode: Episode, decode: Decode, env: Env | None, row: Row) -> Row
                 candidate |= _board(twin, row) | ({"way": twin.way} if twin.way else {})
             stage["candidates"].append(candidate)
             after = twin if sample.committed else after
-        # no messages were kept where no candidate could be scored: the prompt as the model read it
+        # no messages are kept where no candidate was scored: the prompt as the model read it
         messages = prompts.get(key[1:]) or [{"role": "prompt", "content": decode(key.agent, sample.prompt_ids)}]
         stage["prompt"] = [_number(message, row["messages"]) for message in messages]
         stages.append(stage)
@@ -64,7 +64,8 @@ def _play_again(env: Env | None, sample: Sample, text: str) -> Env | None:
     twin = env.copy()
     with suppress(InfraError):
         reward = twin.step(sample.key.agent, text)
-        return twin if (reward.team, reward.local) == (sample.team, sample.local) else None
+        if (reward.team, reward.local) == (sample.team, sample.local):
+            return twin
     return None
 
 

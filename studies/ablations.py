@@ -1,7 +1,7 @@
 """What is compared with AT-GRPO and GRPO: other ways to sample, reward and group.
 
-`METHODS` has every combination of `--sampling`, `--grouping` and `--reward` that makes sense: the rollout and the key
-of its groups. The rewards of a candidate of a tree, and of a trajectory of chains:
+`METHODS`: every combination of `--sampling`, `--grouping` and `--reward` that makes sense, with its rollout and the key
+of its groups. Rewards of a candidate of a tree, and of a trajectory of chains:
 
     --reward     tree                                   chains
     mixed        alpha * team + local (the paper)       the team's progress at the end, 1 exactly when solved
@@ -21,7 +21,7 @@ from sampling.requests import Generate
 
 
 def rollout_parallel(envs: Sequence[Env], generate: Generate, *, alpha: float = 1.0, **options: Any) -> Rollout:
-    """Chains whose actions each keep their own reward, alpha * team + local, instead of the return."""
+    """Chains whose actions keep their own rewards, alpha * team + local, instead of the return."""
     result = rollout_chains(envs, generate, alpha=alpha, **options)
     for episode in result.episodes:
         for sample in episode.samples:

@@ -24,7 +24,7 @@ Tiny model (0.16M parameters), {{steps}} steps of at most {BUDGET} candidates, n
 columns and differences mean: docs/runs.md, "How to read the tables". Rewards: studies/ablations.py.
 """
 SESSION = "- `{command}`: {date}, {minutes:.1f} minutes, {finished} trainings finished, {jobs} at a time; {machine}"
-Record = dict[str, Any]  # a row of the results, or one of its runs
+Record = dict[str, Any]  # a row, or one of its runs
 Seeds = dict[int, float]  # a number for each seed
 
 
@@ -144,7 +144,7 @@ def cells(row: Record, equal: Seeds, steps: int) -> list[str]:
 
 
 def differences(results: Record, equal: Mapping[str, Seeds]) -> list[list[str]]:
-    """The claims. Equal candidates are those of a shorter schedule of the second row, else read off its curve."""
+    """Equal candidates are those of a shorter schedule of the second row, else read off its curve."""
     rows, found = {row["label"]: row for row in results["rows"] if row["runs"]}, []
     ends = {label: success(row, "steps", reached([row], "steps")) for label, row in rows.items()}
     for claim, (better, worse, *shorter) in results["claims"].items():

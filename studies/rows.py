@@ -1,7 +1,7 @@
 """The rows of the tables of `experiments.py`, their trainings, and which are compared.
 
-A training is named by its options of train.py, apart from those that all have. `--steps 67%`: of the steps of other
-rows, so that a schedule ends after as many candidates as a tree needed.
+A training is named by its own options of train.py. `--steps 67%`: of the steps of other rows, so that a schedule ends
+after as many candidates as a tree needed.
 """
 
 import re
