@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import reduce
-from itertools import accumulate
 from math import gcd
 from multiprocessing import connection
 from operator import or_
@@ -58,7 +57,7 @@ class World:
 
     def gather(self, value: T) -> list[T]:
         """Everybody's value, by rank, on every rank."""
-        values: list[Any] = [value] * self.size
+        values = [value] * self.size
         if self.size > 1:
             dist.all_gather_object(values, value, self.group)
         return values
@@ -114,7 +113,7 @@ class World:
 
 
 def add(a: Any, b: Any) -> Any:
-    """The sum of two numbers, of two equally long lists, or of two dictionaries, where missing keys are 0."""
+    """The sum of two numbers, equally long lists, or dictionaries, where missing keys are 0."""
     if isinstance(a, dict):
         return a | {key: add(a[key], value) if key in a else value for key, value in b.items()}
     return [add(x, y) for x, y in zip(a, b, strict=True)] if isinstance(a, list) else a + b
@@ -183,5 +182,5 @@ def place(names: Sequence[str], size: int, ranks: Sequence[int] = ()) -> dict[st
         raise ValueError(f"--ranks {' '.join(map(str, ranks))}: a number for each of {', '.join(names)}, in all {size}")
     if len(names) > size:
         return {name: list(range(size)) for name in names}
-    blocks = np.array_split(range(size), list(accumulate(ranks))[:-1] or len(names))
+    blocks = np.array_split(range(size), np.cumsum(ranks[:-1]) if ranks else len(names))
     return {name: block.tolist() for name, block in zip(names, blocks, strict=True)}

@@ -1,7 +1,7 @@
 """Attention over a pack: many responses to few prompts in one row of tokens (`packing.py` lays them out).
 
 A response attends to its prompt and to itself, causally: on a GPU by two calls of the flash kernels, which copy no key,
-anywhere else by plain SDPA over blocks of segments of similar size.
+anywhere else by SDPA over blocks of similar segments.
 
 Shapes: T tokens of a pack, S segments (prompts and responses), H heads, G key/value heads, D head size.
 """
@@ -32,7 +32,7 @@ class Layout:
     prefix: np.ndarray  # (S,) first token of the prefix
     prefix_length: np.ndarray  # (S,) 0 for a prompt
     prompt_lengths: np.ndarray  # (groups,) tokens of each prompt
-    group_lengths: np.ndarray  # (groups,) tokens of all responses to it together
+    group_lengths: np.ndarray  # (groups,) tokens of all responses to it
     device: torch.device
 
     @cached_property
@@ -118,8 +118,8 @@ def _attend(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Attention of a pack by flash kernels: q (T, H, D), k and v (T, G, D) -> (T, H, D), log-normalisers (H, T).
 
-    A response looks at two sets of keys, its prompt and itself. Each set gives an output o and a log-normaliser z, and
-    softmax over both is o = sum_i exp(z_i - z) o_i with z = logsumexp(z_i), as in ring attention (arXiv 2310.01889).
+    Each set of keys, prompt and response, gives an output o and a log-normaliser z, and softmax over both is
+    o = sum_i exp(z_i - z) o_i with z = logsumexp(z_i), as in ring attention (arXiv 2310.01889).
     The backward kernel needs only q, k, v of its set and the final o and z, since p_ij = exp(s_ij - z).
     """
     own, responses, prompt, n = sizes

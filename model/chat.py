@@ -30,7 +30,7 @@ def check_template(tokenizer: Tokenizer) -> None:
     if USER not in prompt:
         raise ValueError("its chat template leaves out the user message or changes it")
     if re.search(r"(?is)[<[◁](?:seed:)?(?:think|thought|reason)(?!.*[<[◁]/)", prompt):  # and nothing closes it
-        raise ValueError("its chat template opens <think> in the prompt, so thoughts could not be told from answers")
+        raise ValueError("its chat template opens <think> in the prompt: thoughts could not be told from answers")
     answered = _try(tokenizer, ANSWERED)  # where questions end with [/INST], the answer comes right after the prompt
     goes_on = answered.startswith(prompt) and answered[len(prompt) :].lstrip().startswith(ANSWER)
     if prompt == question and not goes_on:

@@ -15,11 +15,11 @@ from model.policy import Policy
 MOST = 16_384  # tokens of a pack: more are hardly faster
 LEAST = 1024  # fewer are not tried: a long answer and its prompt are as many
 ENOUGH = 4096  # of fewer, packs would cut most groups: then activations are computed twice instead of kept
-SPARE = 0.9  # the rest is for what does not fit into the holes that the allocator has
+SPARE = 0.9  # the rest is for the holes that the allocator cannot fill
 
 
 def free_for_packs(policies: Iterable[Policy]) -> float:
-    """Bytes of this GPU (or of this process's share) for packs, once there are gradients and Adam's moments as well."""
+    """Bytes of this GPU (or of this process's share) for packs, beside gradients and Adam's moments."""
     free, total = torch.cuda.mem_get_info()
     taken, cached = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
     free = min(free + cached, int(torch.cuda.get_per_process_memory_fraction() * total)) - taken

@@ -3,12 +3,10 @@
 import warnings
 from collections.abc import Callable
 from functools import cache, wraps
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
-
-F = TypeVar("F", bound=Callable)
 
 
 @cache
@@ -23,7 +21,7 @@ def compiler_works() -> bool:
     return True
 
 
-def compiled(function: F) -> F:
+def compiled(function: Callable) -> Callable:
     """Compile a function of tensors at its first call on a GPU, again for a second length, which serves all others."""
 
     @cache  # not at import: loading the compiler takes seconds, and a CPU never needs it
@@ -34,7 +32,7 @@ def compiled(function: F) -> F:
     def call(*args: Any) -> Any:
         return (fast() if args[0].is_cuda and compiler_works() else function)(*args)
 
-    return cast(F, call)
+    return call
 
 
 def fuse_layers(model: PreTrainedModel, backend: str = "inductor") -> None:

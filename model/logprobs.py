@@ -33,7 +33,7 @@ def _tile_backward(logits: Tensor, target: Tensor, norm: Tensor, grad: Tensor, i
 
 
 class TokenLogProb(torch.autograd.Function):
-    """log softmax(h W^T / temperature)[target] and the entropy, tile by tile: (N,), (N,)."""
+    """log softmax(h W^T / temperature)[target] and the entropy: (N,), (N,)."""
 
     @staticmethod
     def forward(ctx, hidden: Tensor, weight: Tensor, target: Tensor, temperature: float, tile: int):

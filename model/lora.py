@@ -16,10 +16,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from distributed.shard import full
-from model.loading import checked, load_model, refusing
+from model.loading import Tokenizer, checked, load_model, refusing
 
 ALPHA = 32  # scale = ALPHA / rank, so that the best learning rate hardly depends on the rank
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -105,7 +105,7 @@ def is_adapter(folder: Path) -> bool:
 
 
 def save_adapter(model: PreTrainedModel, policy: str, folder: Path, write: bool = True) -> None:
-    """Write the folder that peft's `PeftModel.from_pretrained` reads; all ranks call it, one of them writes."""
+    """Write what peft's `PeftModel.from_pretrained` reads. All ranks call it."""
     whole = {name: full(weight.detach()).cpu().contiguous() for name, weight in saved_weights(model, policy)}
     if write:
         config = copy.deepcopy(model.peft_config[label(policy)])
@@ -155,7 +155,7 @@ def load_adapter(model: PreTrainedModel, policy: str, folder: Path) -> None:
             own[name].data.copy_(value)
 
 
-def load_whole(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load_whole(source: str) -> tuple[PreTrainedModel, Tokenizer]:
     """A model as from `load_model`; from the folder of an adapter with the adapter merged."""
     folder = Path(source)
     if not is_adapter(folder):

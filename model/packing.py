@@ -141,7 +141,7 @@ def pack_samples(groups: Sequence[Group], device: torch.device | str = "cpu") ->
     samples = list(chain.from_iterable(groups))
     if empty := [group[0].key for group in groups if not group[0].prompt_ids]:
         raise ValueError(f"{empty[0]}: empty prompt")
-    inputs = [group[0].prompt_ids for group in groups] + [sample.response_ids[:-1] for sample in samples]
+    inputs = [group[0].prompt_ids for group in groups] + [s.response_ids[:-1] for s in samples]
     owner = np.repeat(np.arange(len(groups)), [*map(len, groups)])  # the prompt of each response
     length = np.array([*map(len, inputs)])
     start = length.cumsum() - length
@@ -170,8 +170,8 @@ def pack_samples(groups: Sequence[Group], device: torch.device | str = "cpu") ->
             device=torch.device(device),
         ),
         source=torch.from_numpy(source).to(device),
-        target=flat((sample.response_ids for sample in samples), np.int64),
-        engine=flat((sample.logprobs for sample in samples), np.float32),
-        advantage=for_each_token([sample.advantage for sample in samples]),
-        weight=for_each_token([sample.weight for sample in samples]),
+        target=flat((s.response_ids for s in samples), np.int64),
+        engine=flat((s.logprobs for s in samples), np.float32),
+        advantage=for_each_token([s.advantage for s in samples]),
+        weight=for_each_token([s.weight for s in samples]),
     )  # fmt: skip

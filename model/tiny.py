@@ -1,4 +1,4 @@
-"""A from-scratch policy that needs no download: a Qwen3 model of 0.16M parameters and a tokenizer built in code.
+"""A policy from scratch: a Qwen3 model of 0.16M parameters and a tokenizer built in code.
 
 It is warm-started by imitating noise, so it knows how an answer is written, but not which one is good: what an
 instruction-tuned model brings to AT-GRPO, minus the English. It sees the user message (the state) only: the rules have
@@ -22,7 +22,7 @@ from model.logprobs import token_logprobs
 from model.packing import micro_batches, pack_samples
 from model.policy import Policy
 
-GOOD = 0.1  # share of good moves in the noise that is imitated
+GOOD = 0.1  # share of good moves in the imitated noise
 WARM_LEVELS = 12  # in one step of the warm start
 
 SPECIAL = ["<|pad|>", "<|unknown|>", "<|user|>", "<|assistant|>", "<|end|>"]

@@ -35,7 +35,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Completion:
-    """Sampled token ids (the stop token included), their log-probs as they were sampled, and why it ended."""
+    """Sampled token ids, the stop token included, with their log-probs as they were sampled."""
 
     ids: list[int]
     logprobs: list[float]
@@ -120,7 +120,7 @@ class _Game(Generic[Result]):
     result: Result | None = None
 
     def resume(self) -> _Game[Result]:
-        """Let the player act on its answers until it asks again or ends. Scoring happens here."""
+        """Let the player act on its answers, and score, until it asks again or ends."""
         try:
             answers = cast(Replies, list(self.answers.values()) or None)  # None starts a generator
             self.answers = dict.fromkeys(self.player.send(answers))
@@ -142,7 +142,7 @@ def drive(
     games = [_Game(player) for player in players]
     asked: dict[Request, _Game[Result]] = {}  # who waits for a request in flight
     cohorts, anywhere = getattr(generate, "cohorts", 1) if in_order else 1, getattr(generate, "anywhere", bool)
-    starts = [games[cohort::cohorts] for cohort in range(cohorts)]
+    starts = [games[i::cohorts] for i in range(cohorts)]
     turn: deque[_Game[Result]] = deque()  # whose answers are complete
     scoring: list[Future[_Game[Result]]] = []
     while anywhere(bool(starts or turn or scoring or len(stream))):

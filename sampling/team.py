@@ -1,4 +1,4 @@
-"""The agents of an environment, the policies that speak for them, and the engines that sample from the policies."""
+"""Agents, the policies that speak for them, and the engines that sample from these."""
 
 import time
 from collections import defaultdict

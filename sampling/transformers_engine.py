@@ -1,4 +1,4 @@
-"""Sampling with transformers, which works everywhere.
+"""Sampling with transformers.
 
 A prompt goes through the model once, however many answers it has. They share its keys and values and, as long as they
 are the same, their own. What has ended leaves the batch.

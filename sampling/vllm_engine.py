@@ -22,7 +22,7 @@ BATCHES = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384
 
 
 class VllmEngine(Engine):
-    """vLLM as an engine: each prompt is computed once for n candidates.
+    """Each prompt is computed once for n candidates.
 
     `memory` is the share of the GPU's memory for weights and cache, which with `sleep` it can give back (one such
     engine a process). The ranks of a job construct theirs at the same time. ImportError without vLLM, ValueError when
@@ -62,7 +62,7 @@ class VllmEngine(Engine):
 
     @torch.no_grad()
     def load(self, weights: Weights) -> None:
-        """Replace the weights, wake up if asleep, forget what was cached with the old ones.
+        """Replace the weights, wake up if asleep, forget what was cached.
 
         ValueError unless all are given and all of vLLM's written, RuntimeError while requests are in flight.
         """
@@ -136,7 +136,7 @@ class VllmStream(Stream):
             self.engine.llm.llm_engine.add_request(name, tokens_input(request.prompt_ids), sampling)
 
     def collect(self) -> Answers:
-        """Compute one more token for all that run; returns the requests that are complete now, often none."""
+        """Compute one more token for all that run."""
         done, self.hopeless = self.hopeless, []
         if self.waiting:
             with torch.random.fork_rng(devices=[]):  # vLLM's CPU sampler draws from torch's global generator as well
