@@ -57,7 +57,7 @@ class Exchange:
 class Outline(Sample):
     """Stands for a sample of another rank where a batch is dealt and balanced."""
 
-    prompt_hash = 0  # not a property as in a sample, whose number it gets
+    prompt_hash = 0  # not a property as in a sample
 
     def __init__(self, prompt_hash: int, prompt_length: int, length: int, signal: int):
         self.prompt_hash, self.advantage = prompt_hash, float(signal)

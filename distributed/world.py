@@ -84,7 +84,6 @@ class World:
         return items[start:end]
 
     def close(self) -> None:
-        """Leave the job after its work is done."""
         self.barrier()
         self.over.set()
         if vllm := sys.modules.get("vllm.distributed"):  # its groups end first

@@ -43,7 +43,7 @@ class Layout:
             return torch.from_numpy(np.append(0, lengths.cumsum()).astype(np.int32)).to(self.device)
 
         own, queries, keys = self.length, self.group_lengths, self.prompt_lengths
-        # a longest of 1 would be taken for decoding with exactly one query in every segment
+        # a longest of 1 would be taken for decoding, one query in every segment
         sizes = [int(own.max()), max(2, int(queries.max())), int(keys.max()), int(keys.sum())]
         return offsets(own), offsets(queries), offsets(keys), sizes
 

@@ -54,7 +54,7 @@ def _try(tokenizer: Tokenizer, turns: Turns) -> str:
 
 
 def encode(tokenizer: Tokenizer, messages: list[Message]) -> list[int]:
-    """Chat messages -> prompt ids, ready for the response. Thinking mode is off, as in the paper.
+    """Chat messages -> prompt ids. Thinking mode is off, as in the paper.
 
     A system message that the template leaves out goes before the first user message. Control tokens are spelled out.
     """

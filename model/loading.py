@@ -122,7 +122,7 @@ def check_attention(model: PreTrainedModel) -> None:
 
 @torch.no_grad()
 def check_logprobs(model: PreTrainedModel) -> None:
-    """ValueError unless packed log-probs are the model's own: a scaled head would silently be trained wrongly."""
+    """ValueError unless packed log-probs are the model's own: with a scaled head they are not."""
     vocabulary = len(model.lm_head.weight)
     some = [7 * i % vocabulary for i in range(25)]  # ids that do not repeat soon
     groups = [  # two prompts, two lengths; short, because a CPU computes them

@@ -70,7 +70,7 @@ def adapter_weights(model: PreTrainedModel, policy: str) -> Iterator[tuple[str, 
 
 
 def activate(model: PreTrainedModel, policy: str) -> None:
-    """Compute with the adapter of this policy from now on."""
+    """Compute with this policy's adapter from now on."""
     for _, layer in linear_layers(model):
         if hasattr(layer, "lora_A"):  # not by `set_adapter`: it freezes the others, and FSDP would not know
             layer._active_adapter = [label(policy)]
@@ -148,7 +148,7 @@ def load_adapter(model: PreTrainedModel, policy: str, folder: Path) -> None:
         config, saved = read_config(folder), load_file(folder / WEIGHTS)
         for name, weight in saved.items():
             if weight.dtype not in (torch.float32, torch.bfloat16, torch.float16) or not weight.isfinite().all():
-                raise ValueError(f"{name} is {weight.dtype} or has values that are not finite")
+                raise ValueError(f"{name} is {weight.dtype} or not finite")
         add_adapter(model, policy, config["r"], alpha=config["lora_alpha"], only=config["target_modules"])
         own = dict(saved_weights(model, policy))
         for name, value in checked(saved.items(), {name: weight.shape for name, weight in own.items()}):

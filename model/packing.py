@@ -46,7 +46,7 @@ class Pack:
 
 
 def deal(samples: Sequence[Sample], minibatches: int, seed: Sequence[int] = (0,)) -> list[list[Group]]:
-    """A batch in so many parts, at random, with the answers to one prompt together. No part of a batch is empty."""
+    """A batch in so many parts, at random, with the answers to one prompt together. No part is empty."""
     groups = by_prompt(samples)
     order = np.random.default_rng([*seed, 2]).permutation(len(groups))
     parts = np.array_split(order, min(minibatches, len(groups)) or 1)
@@ -92,7 +92,7 @@ def cut(group: Group, budget: int) -> list[Group]:
 
 
 def balance(groups: Sequence[Group], ranks: int) -> list[list[Group]]:
-    """The groups of each rank: the costliest first, onto the rank with the least. The same result on every rank."""
+    """The groups of each rank: the costliest first, onto the rank with the least. The same on every rank."""
     shares: list[list[Group]] = [[] for _ in range(ranks)]
     loads = [(0.0, rank) for rank in range(ranks)]  # a heap: the least load first, of equals the lowest rank
     for group in sorted(groups, key=cost, reverse=True):

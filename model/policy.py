@@ -128,7 +128,7 @@ class Policy:
 def make_optimizer(
     model: nn.Module, lr: float, kind: str = "adamw", weights: Iterable[nn.Parameter] | None = None
 ) -> torch.optim.Optimizer:
-    """AdamW without weight decay, over all weights unless told which: the clipped objective alone moves them.
+    """AdamW without weight decay: the clipped objective alone moves the weights.
 
     "adamw8bit" keeps the moments in 8 bits (arXiv 2110.02861); ImportError without torchao.
     """
@@ -147,7 +147,7 @@ def make_optimizer(
 
 
 def checkpoint_layers(model: PreTrainedModel) -> None:
-    """Compute the activations of a layer again in the backward pass instead of keeping them."""
+    """Recompute the activations of a layer in the backward pass instead of keeping them."""
     model.gradient_checkpointing_enable({"use_reentrant": False})
     model.train()
 
@@ -157,9 +157,9 @@ def make_policy(
     mesh: DeviceMesh | None = None, checkpointing: bool = False, fused: bool = False, optimizer: str = "adamw",
     root: LogProbs | None = None,
 ) -> Policy:  # fmt: skip
-    """A policy from a model on the CPU: moved to `device`, or sharded over the ranks of `mesh`.
+    """A policy from a model on the CPU: moved to `device`, or sharded over `mesh`.
 
-    `root` is that of another policy on the same model, which has been moved already.
+    `root` is that of another policy on the same model, moved already.
     """
     adapted, cuda = lora.has_adapter(model, name), device.startswith("cuda")
     if root is None:

@@ -1,8 +1,8 @@
 """A policy from scratch: a Qwen3 model of 0.16M parameters and a tokenizer built in code.
 
 It is warm-started by imitating noise, so it knows how an answer is written, but not which one is good: what an
-instruction-tuned model brings to AT-GRPO, minus the English. It sees the user message (the state) only: the rules have
-to be learned from reward.
+instruction-tuned model brings to AT-GRPO, minus the English. It sees the user message only: the rules have to be
+learned from reward.
 """
 
 import re
@@ -71,7 +71,7 @@ def build(seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
 
 
 def noisy_samples(policy: Policy, env: Env, rng: np.random.Generator, turns: int) -> Iterator[Sample]:
-    """Play one environment with noise: an answer for every agent and turn."""
+    """Play one environment with noise."""
     for agent in turns * tuple(env.agents):
         if not env.done and env.noisy_answer:
             text, prompt = env.noisy_answer(rng, GOOD), encode(policy.tokenizer, env.observe(agent))

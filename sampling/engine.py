@@ -1,7 +1,6 @@
 """What every engine promises: `engine(requests, n, temperature)` -> n completions for each request.
 
-Sampling is plain: temperature only, and top-p for evaluation alone. The log-probs are those of the distribution that
-was sampled from.
+Sampling is plain: temperature only, and top-p for evaluation alone. Log-probs are those of the sampled distribution.
 
 An engine begins with `load`, which copies a policy's weights: policies of one architecture can take turns on it.
 """
@@ -42,7 +41,6 @@ class Engine:
         return False
 
     def stream(self, n: int, temperature: float = 1.0, top_p: float = 1.0) -> Stream:
-        """Takes requests one after the other."""
         return Rounds(partial(self, temperature=temperature, top_p=top_p), n)
 
     def __call__(self, requests: list[Request], n: int, temperature: float = 1.0, top_p: float = 1.0) -> Replies:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Generic, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 Result = TypeVar("Result")
 
@@ -112,14 +112,14 @@ Player = Generator[list[Request], Replies, Result]
 
 
 @dataclass
-class _Game(Generic[Result]):
+class _Game:
     """A player and the requests it waits for."""
 
-    player: Player[Result]
+    player: Player
     answers: dict[Request, list[Completion] | None] = field(default_factory=dict)  # to what it asked; None: in flight
-    result: Result | None = None
+    result: Any = None
 
-    def resume(self) -> _Game[Result]:
+    def resume(self) -> _Game:
         """Let the player act on its answers, and score, until it asks again or ends."""
         try:
             answers = cast(Replies, list(self.answers.values()) or None)  # None starts a generator
@@ -140,11 +140,11 @@ def drive(
     """
     stream: Stream = generate.stream(n) if hasattr(generate, "stream") else Rounds(generate, n)
     games = [_Game(player) for player in players]
-    asked: dict[Request, _Game[Result]] = {}  # who waits for a request in flight
+    asked: dict[Request, _Game] = {}  # who waits for a request in flight
     cohorts, anywhere = getattr(generate, "cohorts", 1) if in_order else 1, getattr(generate, "anywhere", bool)
     starts = [games[i::cohorts] for i in range(cohorts)]
-    turn: deque[_Game[Result]] = deque()  # whose answers are complete
-    scoring: list[Future[_Game[Result]]] = []
+    turn: deque[_Game] = deque()  # whose answers are complete
+    scoring: list[Future[_Game]] = []
     while anywhere(bool(starts or turn or scoring or len(stream))):
         turn += starts.pop(0) if starts else ()
         ready = []  # whose next requests are known
@@ -169,4 +169,4 @@ def drive(
             game.answers[request] = candidates
             if None not in game.answers.values():
                 turn.append(game)
-    return [cast(Result, game.result) for game in games]
+    return [game.result for game in games]

@@ -134,7 +134,7 @@ class Cache:
     def __init__(self, padding: Tensor):
         self.padding = padding  # (B, P) True after the end of a prompt
         self.prompts: dict[int, tuple[Tensor, Tensor]] = {}  # layer -> keys and values (B, G, P, D)
-        self.answers: dict[int, tuple[Tensor, Tensor]] = {}  # layer -> keys and values (n, G, t, D)
+        self.answers: dict[int, tuple[Tensor, Tensor]] = {}  # the same (n, G, t, D)
         self.slot = torch.arange(len(padding), device=padding.device)  # (n,) which of the B prompts, in order
 
     def follow(self, parent: Tensor) -> None:

@@ -83,7 +83,7 @@ class VllmEngine(Engine):
             self.llm.wake_up(tags=["kv_cache"])
             self.asleep = False
         if not self.llm.reset_prefix_cache():
-            raise RuntimeError("load: vLLM did not clear its prefix cache of the old weights")
+            raise RuntimeError("load: vLLM did not clear its prefix cache")
 
     def sleep(self) -> bool:
         if self.can_sleep and not self.asleep:
