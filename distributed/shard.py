@@ -1,7 +1,7 @@
 """One policy over several ranks: FSDP2, applied to the model from outside.
 
 Every rank keeps a slice of the float32 weights, gradients and optimizer state. A layer's weights are gathered (on a GPU
-in bfloat16) right before their use and dropped after it.
+in bfloat16) just before use and dropped after it.
 """
 
 from collections.abc import Sequence

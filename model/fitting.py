@@ -14,7 +14,7 @@ from model.policy import Policy
 
 MOST = 16_384  # tokens of a pack: more are hardly faster
 LEAST = 1024  # fewer are not tried: a long answer and its prompt are as many
-ENOUGH = 4096  # of fewer, packs would cut most groups: then activations are computed twice instead of kept
+ENOUGH = 4096  # of fewer, packs would cut most groups: rather compute activations twice
 SPARE = 0.9  # the rest is for the holes that the allocator cannot fill
 
 

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from distributed.shard import full
 from model.loading import Tokenizer, checked, load_model, refusing
 
-ALPHA = 32  # scale = ALPHA / rank, so that the best learning rate hardly depends on the rank
+ALPHA = 32  # scale = ALPHA / rank: so the best learning rate hardly depends on the rank
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 NO_MATTER = {"lora_dropout", "task_type", "inference_mode", "auto_mapping", "peft_version", "base_model_name_or_path"}
 

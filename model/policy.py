@@ -46,7 +46,7 @@ class Policy:
     optimizer: torch.optim.Optimizer
     mesh: DeviceMesh | None = None
     root: LogProbs = field(default=None, repr=False)  # type: ignore[assignment]
-    pack_tokens: int = 16384  # of a pack, where no option says it (model/fitting.py)
+    pack_tokens: int = 16384  # where no option says it (model/fitting.py)
     exact_engine: bool = False  # it samples in the precision of training: its log-probs are the old ones
     threads: int | None = 0  # of an update on a CPU: 0 as many as elsewhere, None to be chosen at the first one
 
@@ -81,7 +81,6 @@ class Policy:
 
     @property
     def size(self) -> int:
-        """How many parameters."""
         return sum(map(torch.Size.numel, self.shapes.values()))
 
     @property

@@ -24,7 +24,7 @@ from typing import Any, Protocol, TypeVar, cast
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, eq=False)  # compared by identity: two requests may hold the same values
+@dataclass(frozen=True, eq=False)  # by identity: two requests may hold the same values
 class Request:
     """One prompt to complete; candidate k of n uses seed + k."""
 
@@ -106,7 +106,7 @@ class Sampler:
         return answered(self.stream(n), requests)
 
 
-SLICE = 0.002  # seconds in which players act between two steps of an engine that has its next step under way
+SLICE = 0.002  # seconds in which players act while an engine has its next step under way
 
 Player = Generator[list[Request], Replies, Result]
 

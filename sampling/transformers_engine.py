@@ -138,7 +138,7 @@ class Cache:
         self.slot = torch.arange(len(padding), device=padding.device)  # (n,) which of the B prompts, in order
 
     def follow(self, parent: Tensor) -> None:
-        """Go on with new branches, from the branch that each of them comes from (n,), in order."""
+        """Go on with new branches, from the one that each of them comes from (n,), in order."""
         self.answers = {layer: (k[parent], v[parent]) for layer, (k, v) in self.answers.items()}
         self.slot = self.slot[parent]
         used, slot = torch.unique_consecutive(self.slot, return_inverse=True)
