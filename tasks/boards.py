@@ -91,7 +91,7 @@ class Board(Env):
     _generate: Callable[[Rng], bool]  # try to make a level
     _describe: Callable[[str], str]  # the state as this role sees it; "" for people
     _definitions: Callable[[], str]  # the state as lines of Python
-    # change the state: team reward, legal, share (0 for an empty answer), feedback for the next prompt
+    # change the state: team reward, legal, share (0 for an empty answer), feedback
     _apply: Callable[[list], tuple[float, bool, float, str]]
     _noise: Callable[[Rng, float], list]  # an answer, each part good with this probability, else random
 
@@ -173,7 +173,7 @@ class Board(Env):
         return Reward(team, 0.1 * readable + 0.1 * works + 0.8 * share, {"format": readable, second: works})
 
     def _part(self, agent: str) -> tuple[str, bool, bool]:
-        """The role of an agent, whether its answer is carried out, and whether it writes programs."""
+        """The role of an agent; is its answer carried out, does it write programs?"""
         role, decides = self.check_agent(agent), agent == self.agents[-1]
         return role, decides, self.tool == "python" and (role == "tool_user" or not decides)
 

@@ -47,7 +47,7 @@ START = "import marshal, sys; exec(marshal.loads(bytes.fromhex(sys.argv.pop(1)))
 SUPERVISOR = Path(__file__).with_name("sandbox_supervisor.py")
 # Compiled once: it takes a tenth of a sandbox's start-up time.
 COMPILED = marshal.dumps(compile(SUPERVISOR.read_text("utf-8"), "<sandbox>", "exec", optimize=2)).hex()
-# The kernel's first victims when memory runs out; inside the sandbox it is too late to say so.
+# The kernel's first victim when memory runs out; inside it is too late to say so.
 VICTIM = ("/bin/sh", "-c", 'echo 1000 2>/dev/null >/proc/self/oom_score_adj; exec "$@"', "sh")
 
 

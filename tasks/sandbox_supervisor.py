@@ -72,7 +72,7 @@ def watch(child, streams, deadline, output):
         if caller.poll(1):
             os.kill(child, SIGKILL)
             os._exit(1)
-        ended, wait_status = os.waitpid(child, os.WNOHANG)
+        ended, status = os.waitpid(child, os.WNOHANG)
         if max(os.fstat(out).st_size, os.fstat(err).st_size) > output:
             reason = "output"
         elif not ended and time.monotonic() > deadline:
@@ -81,13 +81,13 @@ def watch(child, streams, deadline, output):
             reason = "memory"
     if not ended:
         os.kill(child, SIGKILL)
-        wait_status = os.waitpid(child, 0)[1]
+        status = os.waitpid(child, 0)[1]
     try:  # noqa: SIM105 (contextlib takes time to import)
         os.killpg(child, SIGKILL)  # without a filter a program may have started others
     except ProcessLookupError:
         pass
     stdout, stderr = (os.pread(file, output, 0) for file in (out, err))
-    code = os.waitstatus_to_exitcode(wait_status)
+    code = os.waitstatus_to_exitcode(status)
     if code and not reason:
         stderr += f"\nkilled by signal {-code}\n".encode() if code < 0 else b""
         reason = "timeout" if code in (-SIGXCPU, -SIGALRM) else "error"

@@ -86,7 +86,7 @@ class Sokoban(Walk):
         self.to_go = distances(starts, pulls, MAX_POSITIONS)
 
     def _region(self, boxes: int, player: int) -> int:
-        free, region, grown = self.floor & ~boxes, 0, player  # grows to all cells that the player can walk to
+        free, region, grown = self.floor & ~boxes, 0, player  # to all cells that the player can walk to
         while grown != region:
             region = grown
             for step in (1, self.width):

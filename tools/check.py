@@ -38,8 +38,8 @@ def check(env: Env, task: str) -> None:
         assert fine, f"agents must be a tuple of names, not {env.agents!r}"
         staged = sorted(agent for group in env.stages for agent in group)
         assert staged == sorted({*env.agents}) != [], f"stages must have every agent once, not {env.stages!r}"
-        known = {type(value) for value in (env.simultaneous, env.done, env.solved)}
-        assert known == {bool}, "simultaneous, done and solved must be True or False from the start"
+        kinds = {*map(type, (env.simultaneous, env.done, env.solved))}
+        assert kinds == {bool}, "simultaneous, done and solved must be True or False from the start"
         for seed in SEEDS:
             check_play(env.copy().reset(seed=seed), seed, deadline)
         check_levels(env, task)

@@ -67,10 +67,11 @@ def record(name, checks, inputs):
         return result
 
     def like(value, model):  # JSON has neither tuples nor numbers as keys: the first call shows where they were
-        if type(value) is dict and type(model) is dict and model and all(type(key) is int for key in model):
+        kinds = type(value), type(model)
+        if kinds == (dict, dict) and model and all(type(key) is int for key in model):
             return {int(key): entry for key, entry in value.items()}
-        if type(value) is not list or type(model) not in (list, tuple, set) or not model:
-            return tuple(value) if type(value) is list and type(model) is tuple else value
+        if kinds not in ((list, list), (list, tuple), (list, set)) or not model:
+            return tuple(value) if kinds == (list, tuple) else value
         parts = list(model)
         return type(model)(like(item, parts[min(n, len(parts) - 1)]) for n, item in enumerate(value))
 

@@ -27,7 +27,7 @@ MATHEMATICS = ("problem", "question", "answer", "final_answer", "error", "is_mul
 
 
 class Source(NamedTuple):
-    """Where the rows of a file come from: a split of a data set on the hub, or a JSONL file in it."""
+    """The rows of a file: a split of a data set on the hub, or a JSONL file in it."""
 
     kind: str  # "mathematics" or "code"
     path: str
@@ -84,8 +84,7 @@ def question_of(row: Row) -> str:
 
 def write(file: str, folder: Path) -> None:
     """Write one of `FILES`; before a training set, missing evaluation sets of its kind."""
-    source = FILES[file]
-    taken: set[str] = set()
+    source, taken = FILES[file], set[str]()
     for other, evaluation in FILES.items():
         if source.train and not evaluation.train and evaluation.kind == source.kind:
             if not (path := folder / f"{other}.jsonl").exists():
