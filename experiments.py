@@ -85,7 +85,7 @@ def finished(folder: Path, options: Sequence[str]) -> bool:
 
 def run_trainings(runs: Mapping[Path, Sequence[str]], parallel: int) -> list[str]:
     """Run trainings, `parallel` at a time, until all end or somebody interrupts. Returns what failed."""
-    begun: list[subprocess.Popen] = []
+    begun = list[subprocess.Popen]()
 
     def train(folder: Path) -> str:
         folder.mkdir(parents=True, exist_ok=True)

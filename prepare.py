@@ -192,7 +192,7 @@ def places(config: Config, agents: Sequence[str], world: World) -> dict[str, lis
 def make_team(config: Config, agents: Sequence[str], world: World, weights: Load) -> Team:
     """The policies of this rank with optimizers and engines, and all tokenizers: it plays whole environments."""
     policy_of, ranks_of = policy_map(config, agents), places(config, agents, world)
-    policies: dict[str, Policy] = {}
+    policies = dict[str, Policy]()
     meshes = world.meshes(ranks_of)
     models: Iterable[tuple] = ((name, *weights(name)) for name in meshes)  # one at a time on the CPU
     if config.adapter == "lora":  # a model has all its adapters before it is sharded
@@ -242,8 +242,8 @@ def load_models(config: Config, levels: Levels, world: World, checkpoint: Path |
     names = list(places(config, levels.training_env.agents, world))
     folders = {name: str(checkpoint / name) for name in names} if checkpoint else sources(config, names)
     imitates = "tiny" if "tiny" in folders.values() else config.warm_start and "all"
-    loaded: dict[str, Loaded] = {}
-    lasting: set[str] = set()  # what anybody can load by its name: the run keeps no copy
+    loaded = dict[str, Loaded]()
+    lasting = set[str]()  # what anybody can load by its name: the run keeps no copy
     for name, source in folders.items():
         if found := run_folder.locate(source):  # a policy of a run
             part = run_folder.policy_folder(found, name)

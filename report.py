@@ -163,7 +163,7 @@ def page(runs: Sequence[Saved]) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="folders that train.py wrote")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="where to write (default: as above)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="default: as above")
     given = parser.parse_args(argv)
     first, *others = given.runs
     output = given.output or (first.resolve().parent / "comparison.html" if others else first / "report.html")

@@ -71,7 +71,7 @@ def save_checkpoint(run: Path, step: int, policies: Mapping[str, Policy], keep: 
 
 def save_optimizer(policy: Policy, path: Path) -> None:
     """Adam's state by the names of the weights. All ranks of the policy call it, the first writes."""
-    whole: dict[str, torch.Tensor] = {}
+    whole = dict[str, torch.Tensor]()
     for name, weight in policy.parameters():
         for kind, value in policy.optimizer.state.get(weight, {}).items():
             tensor = full(value)

@@ -95,7 +95,7 @@ def step_line(row: Mapping[str, Any], config: Config, agents: Sequence[str], pol
 
 
 class Clock:
-    """Where the seconds of a step went. The team adds to `parts` ("generate" and "load")."""
+    """The seconds of a step. The team adds to `parts` ("generate" and "load")."""
 
     def __init__(self, parts: defaultdict[str, float]):
         parts.clear()

@@ -59,7 +59,7 @@ def open_run(config: Config, world: World) -> Iterator[Path]:
 
 
 def pin(run: Path, inputs: Mapping[str, str]) -> None:
-    """Note what a run is made from: {file: "", whose hash is taken, or hub id: its commit}."""
+    """Note what a run is made from: {file: ""}, whose hash is taken, {hub id: commit}."""
     write_text(run / "inputs.json", json.dumps(_pinned(run, inputs), indent=1))
 
 

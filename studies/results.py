@@ -102,7 +102,7 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 def table(results: Record) -> str:
     lines = ["# Methods and ablations, measured", ""]
-    equal: dict[str, Seeds] = {}  # label -> success at the budget of its section
+    equal = dict[str, Seeds]()  # label -> success at the budget of its section
     for section in dict.fromkeys(row["section"] for row in results["rows"]):
         rows = [row for row in results["rows"] if row["section"] == section]
         budget = reached(rows, "candidates")
