@@ -35,7 +35,7 @@ class CodeEnv(Env):
     """
 
     simultaneous = slow_scoring = runs_programs = True
-    progress = 0.0  # the share of golden tests that the committed program passes
+    progress = 0.0  # the committed program's share of golden tests
 
     def __init__(
         self, workflow: str = "mas", data: str | None = None, problems: Sequence[Problem] = EXAMPLES,
@@ -55,7 +55,7 @@ class CodeEnv(Env):
         self.program: str | None = None
         self.tests: Sequence[Test] = ()
         self.progress, self.report = 0.0, ""
-        self.unread: frozenset[str] = frozenset()  # agents whose last answer could not be read
+        self.unread = frozenset[str]()  # agents whose last answer could not be read
         self.done = self.solved = False
         return self
 
@@ -90,8 +90,10 @@ class CodeEnv(Env):
                 else f"Write a Python 3 {program}. Its output is compared line by line; blanks around lines do not "
                 f"count, floats may differ by 1e-6. Each test may take {seconds:g} s."
             )
-            block = "Answer with the whole program in one block:\n```python\n...\n```"
-            return f"You are the coder. {task} Standard library only. {block}"
+            return (
+                f"You are the coder. {task} Standard library only. Answer with the whole program in one block:\n"
+                "```python\n...\n```"
+            )
         task = f"the function {name}" if name else f"a {program}"
         form = '{"args": [...], "expected": ...}' if name else '{"input": "...", "output": "..."}'
         return (
@@ -192,8 +194,7 @@ def _parts(text: str) -> str:
     text = unicodedata.normalize("NFKC", text).translate(_MARKS).replace("\\,", "")
     text = _QUOTED.sub(lambda found: (found[2] or found[3] or "''").replace(" ", "_"), text).replace("\\", "")
     # 1_000, 1e3 and 1000.0 as one word; huge ones that floats confuse are alike.
-    number = lambda found: f" {float(re.sub('[ _]', '', found[0]))} "  # noqa: E731
-    text = re.sub(r"-? ?\d[\d_]*(?:\.\d*)?(?:[eE]\d+)?", number, text)
+    text = re.sub(r"-? ?\d[\d_]*(?:\.\d*)?(?:[eE]\d+)?", lambda found: f" {float(re.sub('[ _]', '', found[0]))} ", text)
     parts = " ".join(_ALIKE.get(part, part) for part in re.findall(r"[=<>!]=|-?[\d.]+|\w+|''|\S", text))
     return re.sub(r"(?: ,)? [A-Za-z_]\w* [=:] ", " = ", f" {parts} ").replace(" , ] ", " ] ")
 

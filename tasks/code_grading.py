@@ -1,4 +1,4 @@
-"""Verdicts on programs: run them in the sandbox on test inputs, and compare the results outside it.
+"""Verdicts on programs.
 
 Only the *input* of a test goes into the sandbox, and data of exact builtin types (`to_data`) comes back. So a program
 that forges output, patches `print` or returns objects that claim to equal everything gives an answer, never a verdict.
@@ -83,7 +83,7 @@ class Grade(NamedTuple):
     score: float  # share of tests passed
     passed: bool  # all of them
     statuses: tuple[str, ...]  # of each test: "ok", "wrong" or what stopped the run (`sandbox.Result`)
-    outputs: tuple[str, ...]  # what came back, shortened: for feedback, not for judging
+    outputs: tuple[str, ...]  # what came back, shortened, for feedback
 
 
 def grade_program(code: str, tests: Sequence[dict[str, Any]], timeout: float = 0.0) -> Grade:
@@ -95,7 +95,7 @@ def grade_program(code: str, tests: Sequence[dict[str, Any]], timeout: float = 0
     run have the status of what ended the run.
     """
     if not tests:
-        raise ValueError("a program cannot be graded without tests")
+        raise ValueError("no verdict without tests")
     tests = normal_tests(tests)
     function = "fn_name" in tests[0]
     timeout = timeout or SECONDS[function]
@@ -122,14 +122,14 @@ Reply = tuple[str, Any, str]  # status, text or value, and what people see
 
 
 def _run(code: str, tests: Sequence[Test], end: float, timeout: float) -> tuple[list[Reply], bool]:
-    """The replies to the first tests, and whether the last took too long."""
+    """Replies to the first tests, and whether the last took too long."""
     results = run_many(code, [test["input"] for test in tests], timeout, end)
     replies = [(status, out, shorten(out if status == "ok" else err.strip(), SHOWN)) for status, out, err in results]
     return replies, results[-1].status == "timeout"
 
 
 def call(code: str, tests: Sequence[Test], end: float) -> tuple[list[Reply], bool]:
-    """The replies of a function to the first of these tests, and whether it crashed."""
+    """A function's replies to the first of these tests, and whether it crashed."""
     usual = {word: USUAL[word] for word in re.findall(r"\w+", code) if word in USUAL}
     left = end - time.monotonic()
     job = (code, tests[0].get("given", ""), tests[0]["fn_name"], usual, left)
@@ -177,6 +177,6 @@ def golden_tests(problem: Problem) -> tuple[Test, ...]:
 
 @cache
 def reference_solution(problem: Problem, timeout: float = 0.0) -> str | None:
-    """The first of SOLUTIONS that passes the golden tests (data sets list wrong ones too), or None."""
+    """The first of SOLUTIONS that passes the golden tests: data sets list wrong ones too."""
     tests = golden_tests(problem)
     return next((code for code in problem.solutions[:SOLUTIONS] if grade_program(code, tests, timeout).passed), None)

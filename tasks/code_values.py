@@ -1,4 +1,4 @@
-"""Printed texts and returned values: are they equal, and in which form do they travel?
+"""Printed texts and returned values: their equality, and the form in which they travel.
 
 A program chooses what comes back, so everything takes linear time, and what is not plain data raises one of NOT_DATA.
 """

@@ -57,7 +57,7 @@ def make_levels(
     if "data" not in takes:
         env = make_env(task, workflow, **options)
         if data or eval_data or env.problems is not None:
-            raise ValueError(f"--task {task}: its constructor takes no `data`, a file to read problems from")
+            raise ValueError(f"--task {task}: its constructor takes no `data`")
         return Levels(env, env)
     if (training and not data) or not eval_data:
         option = "--eval-data" if data or not training else "--data"
@@ -95,7 +95,7 @@ def list_options(task: str) -> str:
 
 
 def _defaults(task: str) -> dict[str, Any]:
-    """The --env-options that a task's constructor takes; ... where there is no default."""
+    """A task's --env-options; ... where there is no default."""
     parameters = inspect.signature(task_class(task)).parameters.values()
     named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name not in ELSEWHERE]
     return {p.name: ... if p.default is p.empty else p.default for p in named}

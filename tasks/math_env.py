@@ -61,7 +61,7 @@ def read_problem(row: dict[str, Any]) -> Question:
     gold = ", ".join(map(str, answers)) if fits else ""
     gold = (extract_answer(gold) or "") if told == "solution" else gold.rpartition("####")[2].strip()
     if not isinstance(question, str) or not question.strip() or gold in ("", "nan", "inf", "-inf"):
-        raise ValueError(f"no mathematics problem: no question or no answer in its fields {', '.join(fields)}")
+        raise ValueError(f"no question or no answer in its fields {', '.join(fields)}")
     errors = str(fields.get("error", 0)).split(",")  # OlympiadBench: 1e-1, or "1e-1,1e-2" for a list
     return Question(question.strip(), gold, min(map(float, errors)))
 
@@ -93,8 +93,8 @@ class MathEnv(Env):
     can be read, .8 if that is right.
 
     Options: `data`, a file or hub id (with `config`), or `problems`, which may be rows as in a file; `timeout`, seconds
-    for a tool user's program; `reasoners` and `tool_users`, how many an ensemble has; `calls`, answers a turn of a
-    single agent, of which the last counts.
+    for a program; `reasoners` and `tool_users`, how many an ensemble has; `calls`, answers a turn of a single agent, of
+    which the last counts.
     """
 
     slow_scoring = True
@@ -117,14 +117,14 @@ class MathEnv(Env):
         self.simultaneous = workflow == "mas"
         self.runs_programs = "tool_user" in " ".join(self.agents)
         given = tuple(p if isinstance(p, Question) else read_problem(p) for p in problems)
-        self.problems: tuple[Question, ...] = given if data is None else load_problems(data, config)
+        self.problems: Sequence[Question] = given if data is None else load_problems(data, config)
         if not self.problems:
-            raise ValueError("math: give data= (a .jsonl file or a hub id), or problems=, at least one")
+            raise ValueError("math: give data= (a .jsonl file or a hub id) or problems=, at least one")
         self.order = fixed_order(len(self.problems))
         self.timeout = timeout
         self.reset(0)
 
-    def reset(self, seed: int) -> "MathEnv":
+    def reset(self, seed: int) -> Env:
         self.problem = self.problems[self.order[seed % len(self.order)]]
         self.done = self.solved = False
         self.turn = self.previous = dict[str, _Said]()  # what was said in this turn, and in the one before
@@ -149,8 +149,7 @@ class MathEnv(Env):
             parts.append("This turn:\n\n" + _shown(self.turn))
         if role != "judge" and (last or self.previous):
             parts.append("All of this may be wrong. Check it and answer again.")
-        name = role.replace("_", " ")
-        task = f"You are the {name} of a team that solves mathematics problems. {_DUTIES[role]}"
+        task = f"You are the {role.replace('_', ' ')} of a team that solves mathematics problems. {_DUTIES[role]}"
         return [{"role": "system", "content": task}, {"role": "user", "content": "\n\n".join(parts)}]
 
     def step(self, agent: str, text: str) -> Reward:
@@ -210,7 +209,7 @@ def _shown(turn: dict[str, _Said]) -> str:
 
 def _printed_answer(printed: str) -> str | None:
     """The last box, or else the last line; None if it cannot be an answer."""
-    line = printed[printed.rfind("\n") + 1 :].strip()
+    line = printed.rpartition("\n")[2].strip()
     if line[:1] == "[" and line.find("]") == len(line) - 1:  # a Python list: [1, 2] in LaTeX is an interval
         line = line[1:-1]
     answer = (extract_answer(printed) or line).strip()
@@ -219,22 +218,21 @@ def _printed_answer(printed: str) -> str | None:
 
 
 # `math_rules.py` runs in workers: sympy can take hours for a hostile text, and signals limit the main thread only.
-_ROOT = str(Path(__file__).resolve().parent.parent)
+_ROOT = str(Path(__file__).resolve().parents[1])
 _PROGRAM = f"import sys; sys.path.insert(0, {_ROOT!r}); from tasks.math_rules import serve; serve({LIMIT})"
-_idle: queue.LifoQueue[Any] = queue.LifoQueue()  # warm workers first
+_idle = queue.LifoQueue[Any]()  # warm workers first
 for _ in range(WORKERS):
     _idle.put(None)  # one that is still to be started
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(4096)
 def _ask(*question: object) -> bool:
     """The verdict of a worker. No, if it does not survive the question."""
     worker, reply = _idle.get(), ""
     try:
         if worker is None or worker.poll() is not None:
-            command = [sys.executable, "-c", _PROGRAM]
             # A session of its own: an interrupt from the keyboard is ours to handle.
-            worker = Popen(command, stdin=PIPE, stdout=PIPE, text=True, start_new_session=True)
+            worker = Popen([sys.executable, "-c", _PROGRAM], stdin=PIPE, stdout=PIPE, text=True, start_new_session=True)
         print(json.dumps(question), file=worker.stdin, flush=True)
         reply = worker.stdout.readline()
     except OSError as error:

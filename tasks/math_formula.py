@@ -1,4 +1,4 @@
-r"""Formulas of mathematical answers: read by an allow-list, compared exactly. Only workers run this (`math_rules.py`).
+r"""Formulas of mathematical answers: read by an allow-list, compared exactly. Only workers run this.
 
 What the grammar lacks (primes, sums, integrals, names of several letters) or would misread (transposes, derivatives,
 functions of one's own) is None: it equals only itself, case kept. Letters are real numbers (z and w complex), e and i
@@ -37,18 +37,18 @@ _MISREAD = re.compile(  # what the grammar has, but may mean something else
     r"|(?:(?<![\\\w])(?<!_ )\w+|[)}]) \( [\d.]+ \)"  # 2(3), (1 2)(3)
     r"|(?<![\d.])(?<!_ )[\d.]+ [\d.]"  # 2 3
     r"|\\(?:sin|cos|tan|cot|sec|csc)h? \^ \{ -"  # \sin^{-1}: arcsin or 1/sin
-    r"|\^ (?:T|\{ T \})(?: |$)|[A-Zfgh] \^ (?:[tH](?: |$)|\{ -)"  # transposes and inverses
-    rf"|[A-Z] (?:[\^_] {SCRIPT} )*(?:\\cdot |\* )?[A-Z](?: |$)"  # AB and BA are matrices
+    r"|\^ (?:T|\{ T \}) |[A-Zfgh] \^ (?:[tH] |\{ -)"  # transposes and inverses
+    rf"|[A-Z] (?:[\^_] {SCRIPT} )*(?:\\cdot |\* )?[A-Z] "  # AB and BA are matrices
     r"|[a-zA-Z] \\times [a-zA-Z\\]"  # a product of vectors
     r"|\\[dD]elta [a-zA-Z\\(]"  # an operator
 )
 _MIXED = re.compile(r"(?<![_^] )(?<!\S)(\d+) (\\frac \{ \d+ \} \{ \d+ \})(?! [\^!])")  # 2\frac{x}{3} is a product
 
 
-@lru_cache(maxsize=512)
+@lru_cache(512)
 def parse(text: str) -> Any:
     """The sympy expression of a clean text; None if its meaning is not known exactly."""
-    if _MISREAD.search(text):
+    if _MISREAD.search(text + " "):
         return None
     parser = _Parser(_MIXED.sub(r"( \1 + \2 )", text))
     try:
@@ -108,7 +108,7 @@ class _Parser:
         value = self.sum() if whole else self.product()
         self.bars = bars
         if self.take() != _CLOSING.get(opening):
-            raise ValueError(f"no end of {opening}")
+            raise ValueError("no end")
         return _AROUND[opening](value) if opening in _AROUND else value
 
     def primary(self, whole: bool = False) -> Any:
@@ -127,7 +127,7 @@ class _Parser:
         if token in _CALLS:
             return self.call(token)
         if not re.fullmatch(SYMBOL, token) and token not in _CONSTANTS:
-            raise ValueError(f"unknown: {token}")
+            raise ValueError("unknown")
         return _CONSTANTS.get(token) or Symbol(token, real=token[0] not in "zw")
 
     def call(self, token: str) -> Any:
@@ -141,7 +141,7 @@ class _Parser:
         while simple and self.take(rf"{SYMBOL}|\\pi", keep=True):
             value *= self.factor()
         if self.take(r"[\^!]", keep=True) or (self.starts() not in ("", *_CALLS)):
-            raise ValueError("no end of an argument")
+            raise ValueError("no end")
         return (_CALLS[token](value) / sympy.log(base)) ** power
 
 

@@ -30,7 +30,7 @@ def extract_answer(text: str) -> str | None:
     r"""The answer a response commits to: the last non-empty \boxed{} or \fbox{} (also `\boxed 6`); None without one.
 
     Thoughts are ignored (`fences.visible`), and so is a box in a TeX comment. Without a box, a last line `#### 42`
-    counts too (the GSM8K notation). Numbers in prose never do.
+    counts too (GSM8K). Numbers in prose never do.
     """
     text = visible(text).strip()[-MAX_READ:]
     place, outside = (0, 0), (-1, -1)  # of the answer, and of a box around only it; texts would be copied
@@ -64,7 +64,7 @@ _LATEX = (  # a character and its LaTeX
 )
 _CHARACTERS = str.maketrans({entry[0]: entry[1:] + " " for entry in _LATEX.split()})
 _plain = partial(unicodedata.normalize, "NFKC")
-_SHIFTED: list[tuple[str, Any]] = [  # what NFKC would bring down to the line
+_SHIFTED: list[Any] = [  # what NFKC would bring down to the line
     (r"([√∛∜]) ?([0-9]+)", r"\1{\2}"),
     ("[²³¹ʰ-ʸˠ-ˤ⁰-ⁿ]+", lambda raised: f"^{{{_plain(raised[0])}}}"),
     ("[₀-ₜ]+", lambda lowered: f"_{{{_plain(lowered[0])}}}"),
@@ -83,7 +83,7 @@ _BARE = {"pi": r"\pi", "infinity": r"\infty", "infty": r"\infty", "oo": r"\infty
 _BARE |= {name: "\\" + name for name in FUNCTIONS.split() if name != "sec"}  # seconds
 
 # Blanks are single by now: ` ?` is enough, and no row of blanks is scanned twice.
-_SPELLINGS: list[tuple[str, Any]] = [
+_SPELLINGS: list[Any] = [
     (r"\\! ?", ""),
     (r"\{,\}", ","),
     (r"(?<!\\)\\[,;: ()\[\]]|~", " "),  # not in the \\ between rows of a matrix
@@ -119,7 +119,7 @@ _TOKEN = re.compile(
 _SMALL_WORDS = "is are or and odd even if for all no not yes than the of an at to by any per ten one two six am pm"
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(4096)
 def clean(text: str) -> str:
     """One spelling for what people spell in many ways: see the top."""
     for pattern, replacement in _SHIFTED:
@@ -181,8 +181,8 @@ _UNIT_NAMES = (
     "newton, J joule, W watt, V volt, Hz hertz, byte, bit, mph, kph kmh, square sq, cubic cu, squared, cubed, per"
 )
 _UNITS = {alias: names.split()[0] for names in _UNIT_NAMES.split(", ") for alias in names.split()}
-_UNIT_SPELLINGS = {"per": "/", "mph": "mi / h", "kph": "km / h"}
-_UNIT_SPELLINGS |= {"square": "^ 2", "squared": "^ 2", "cubic": "^ 3", "cubed": "^ 3"}
+_SIGNS = {"per": "/", "mph": "mi / h", "kph": "km / h", "square": "^ 2", "squared": "^ 2"}
+_SIGNS |= {"cubic": "^ 3", "cubed": "^ 3"}
 
 
 def _unit_name(token: str) -> str | None:
@@ -201,4 +201,4 @@ def without_unit(text: str) -> tuple[str, str]:
     if not start or names[start] in ("per", "squared", "cubed"):
         return text, ""
     unit = re.sub(r"(square|cubic) (\w+)", r"\2 \1", " ".join(names[start:]))
-    return " ".join(tokens[:start]), " ".join(_UNIT_SPELLINGS.get(name, name) for name in unit.split(" "))
+    return " ".join(tokens[:start]), " ".join(_SIGNS.get(name, name) for name in unit.split(" "))
