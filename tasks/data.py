@@ -60,7 +60,7 @@ def read_rows(source: str, config: str | None = None) -> list[Row]:
 
 
 def read_problems(source: str, config: str | None, read: Callable[[Row], Any]) -> list[Any]:
-    """What `read` makes of every row. ValueError, naming source and row, for one that it cannot read."""
+    """What `read` makes of every row. ValueError with source and row for one that it cannot read."""
     problems = []
     for number, row in enumerate(read_rows(source, config), start=1):
         try:
@@ -87,7 +87,7 @@ def hub(source: str) -> Any:
 
 
 def fixed_order(count: int) -> tuple[int, ...]:
-    """A permutation of range(count), so that files that are sorted by topic come mixed."""
+    """A permutation of range(count): files sorted by topic come mixed."""
     order = list(range(count))
     random.Random(0).shuffle(order)
     return tuple(order)

@@ -48,7 +48,7 @@ def in_one_line(error: BaseException) -> str:
 
 
 def _module_of_file(path: Path) -> ModuleType:
-    """The module in a file, loaded once under a unique name: it hides no other module and can be pickled."""
+    """The module in a file, loaded once, under a unique name: it hides none and can be pickled."""
     name = f"task_{path.stem}_{zlib.crc32(str(path.resolve()).encode()):08x}"
     if name not in sys.modules:
         module = sys.modules[name] = ModuleType(name)

@@ -1,4 +1,4 @@
-"""A seccomp filter for untrusted programs: it refuses the system calls that a computation has no use for.
+"""A seccomp filter for untrusted programs: it refuses system calls that no computation needs.
 
 Refused are new processes and sockets, so that limits count all memory; memory that no limit counts (memfd, System V
 and message queues, keyrings, attributes of files, spliced pages); other processes (ptrace, process_vm_*, scheduling);

@@ -113,7 +113,7 @@ class Sokoban(Walk):
         return (self.boxes & self.goals).bit_count() / self.goals.bit_count()
 
     def _after(self, cell: Cell, move: str) -> tuple[int, Cell]:
-        """Boxes and player after a move, as they were if it is not possible."""
+        """Boxes and player after a move, the same if it is not possible."""
         there, behind = (self.cells.get(beside(cell, move, steps), 0) for steps in (1, 2))
         free = self.floor & ~self.boxes
         if there & self.boxes and behind & free:

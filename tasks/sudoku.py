@@ -136,7 +136,7 @@ def _options(grid: Sequence[int], size: int, cell: int) -> list[int]:
 
 
 def _clashes(grid: Sequence[int], size: int) -> list[int]:
-    """The cells whose number is repeated in their row, column or box."""
+    """The cells whose number is repeated."""
     return [i for i, value in enumerate(grid) if value and value not in _options(grid, size, i)]
 
 

@@ -41,7 +41,7 @@ def in_words(reward: Reward) -> str:
 
 
 def best_of(env: Env, agent: str, texts: Sequence[str]) -> str:
-    """The best answer (ties: the first). Shows what each earns on its own copy of the state."""
+    """The best answer (ties: the first). Shows what each earns."""
     rewards = [env.copy().step(agent, text) for text in texts]
     best = max(range(len(texts)), key=lambda k: mixed_reward(rewards[k]))
     for k, text in enumerate(texts):
