@@ -200,7 +200,7 @@ def _parts(text: str) -> str:
 
 
 def _shown(test: Test, limit: int) -> str:
-    """A test as an agent reads it: JSON, or Python where JSON has no word for it."""
+    """A test as an agent reads it: JSON, or else Python."""
     fields = {key: test[key] for key in ("args", "expected", "input", "output") if key in test}
     try:
         return shorten(json.dumps(fields), limit)

@@ -24,7 +24,7 @@ GOLDEN_TESTS, SOLUTIONS = 50, 5  # of a problem: more hardly ever change a verdi
 SECONDS = {True: 3.0, False: 6.0}  # is a function asked for? -> the default limit
 ALL_SECONDS = 30.0  # for all tests of a program that reads standard input
 PATIENCE = 3  # timeouts of such a program; new processes for a function that crashes
-SHOWN = 300  # characters of what came back from a test, for feedback
+SHOWN = 300  # characters of what came back, for feedback
 
 # Modules that LeetCode imports for a program. Where two have a name, the later one gives it.
 MODULES = "sys json io time string re random statistics fractions decimal datetime copy operator typing enum "

@@ -50,7 +50,7 @@ class Question:
 def read_problem(row: dict[str, Any]) -> Question:
     """A row of any of the formats in docs/data.md; ValueError for others.
 
-    The gold is all of a list, what follows `####` in a text, or the last box of a `solution`.
+    The gold: all of a list, what follows `####` in a text, or the last box of a `solution`.
     """
     fields = {str(name).lower(): value for name, value in row.items() if value not in (None, "", [])}
     question = next((fields[name] for name in ("question", "problem", "prompt") if name in fields), None)

@@ -56,7 +56,7 @@ def serve(limit: float) -> None:
 
 
 def equal(gold: str, answer: str, tolerance: float = 0.0) -> bool:
-    """Equality of clean texts, by the rules for an answer as a whole."""
+    """Equality of clean texts, by the rules for whole answers."""
     if any(re.search(work, answer) and not re.search(work, gold) for work in _WORK):
         return False
     for pattern, replacement in _WAYS:

@@ -186,7 +186,7 @@ _SIGNS |= {"cubic": "^ 3", "cubed": "^ 3"}
 
 
 def _unit_name(token: str) -> str | None:
-    """The one spelling of a unit, None for other tokens. Symbols keep their case: mg is not Mg."""
+    """The one spelling of a unit, else None. Symbols keep their case: mg is not Mg."""
     word = token[1:]
     forms = (word, word.lower(), word.lower().removesuffix("s")) if len(word) > 3 else (word,)
     return next((_UNITS[form] for form in forms if token[0] == '"' and form in _UNITS), None)
