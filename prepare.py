@@ -101,10 +101,6 @@ def prepare(config: Config, world: World, folder: Path, stop: Stop) -> Run:
         check(levels.training_env.copy(), config.task)
     agents = levels.training_env.agents
     track = make_tracker(config.track if world.main else "none", folder, asdict(config), done)
-    places(config, agents, world)  # these two may refuse: before a model is loaded
-    if config.engine == "vllm":
-        say(world, "loading vLLM")
-        import_vllm(torch.device(world.device))
     team = make_team(config, agents, world, load_models(config, levels, world, checkpoint))
     for name, policy in team.policies.items():
         if small and world.size == 1:
@@ -239,7 +235,10 @@ def load_models(config: Config, levels: Levels, world: World, checkpoint: Path |
     What starts from one model is warm-started once. Policies of other runs are not, nor what plays beside the tiny
     model: it alone has no idea of how to answer.
     """
-    names = list(places(config, levels.training_env.agents, world))
+    names = list(places(config, levels.training_env.agents, world))  # this and vLLM may refuse, before anything loads
+    if config.engine == "vllm":
+        say(world, "loading vLLM")
+        import_vllm(torch.device(world.device))
     folders = {name: str(checkpoint / name) for name in names} if checkpoint else sources(config, names)
     imitates = "tiny" if "tiny" in folders.values() else config.warm_start and "all"
     loaded = dict[str, Loaded]()

@@ -249,7 +249,7 @@ def test_bad_options_are_refused_by_name(tmp_path, monkeypatch, argv, message):
 @pytest.mark.parametrize("argv", ["--frozen judge", "--ranks 2", "--engine vllm"])
 def test_what_needs_no_model_is_refused_before_one_is_loaded(tmp_path, monkeypatch, argv):
     monkeypatch.setitem(sys.modules, "vllm", None)  # not installed
-    monkeypatch.setattr(prepare, "load_models", lambda *_: pytest.fail("loaded"))
+    monkeypatch.setattr(prepare.tiny, "build", lambda *_: pytest.fail("loaded"))
     assert argv in refuses(train.main, "--output-dir", tmp_path / "run", *argv.split())
 
 
